@@ -69,13 +69,23 @@ func SocketDir(flag, home string) (string, error) {
 	return filepath.Join(home, "run"), nil
 }
 
-// Files below the home.
-func VaultFile(home string) string  { return filepath.Join(home, "vault.db") }
-func KeyFile(home string) string    { return filepath.Join(home, "secret.key") }
-func AuditKey(home string) string   { return filepath.Join(home, "audit.key") }
-func AuditDir(home string) string   { return filepath.Join(home, "audit") }
+// VaultFile is the vault below the home: 0600.
+func VaultFile(home string) string { return filepath.Join(home, "vault.db") }
+
+// KeyFile is the slot key of the key source "file": 32 raw bytes, 0600.
+func KeyFile(home string) string { return filepath.Join(home, "secret.key") }
+
+// AuditKey is the sealed signing key of the log's open segment: 0600.
+func AuditKey(home string) string { return filepath.Join(home, "audit.key") }
+
+// AuditDir holds the log's segments: 0700; it may be a mount.
+func AuditDir(home string) string { return filepath.Join(home, "audit") }
+
+// ConfigFile is the daemon's optional, strict configuration.
 func ConfigFile(home string) string { return filepath.Join(home, "config.yaml") }
-func LockFile(home string) string   { return filepath.Join(home, "lock") }
+
+// LockFile is held by the one daemon of a home, and names its pid.
+func LockFile(home string) string { return filepath.Join(home, "lock") }
 
 // BrokerSocket is the worker plane's socket below the socket directory.
 func BrokerSocket(socketDir string) string {
