@@ -1,0 +1,181 @@
+package grants
+
+import "time"
+
+// Request is a question with everything that the answer depends on beside the
+// [Set].
+type Request struct {
+	Subject    string
+	Capability Capability
+	Object     Object // of a read or use capability; ignored for other actions
+	Tier       Tier   // of the run
+
+	Now         time.Time     // wall clock; zero: not known, as if ClockBehind
+	BootID      string        // of the present boot; empty: not known
+	SinceBoot   time.Duration // boot clock, suspend included
+	ClockBehind bool          // the wall clock is behind where it once was: it cannot be trusted
+
+	// Used returns how often a grant was charged so far, reservations included.
+	// It is asked for limited grants only. Nil: they have no use left.
+	Used func(grantID string) uint64
+}
+
+// Object is what is known of the resource that a capability names.
+type Object struct {
+	Exists     bool
+	Secret     bool // its kind is secret
+	HasContent bool // false: declared, but nothing was put yet
+}
+
+// Decide answers r. It does not allocate and takes the same look-ups whether or
+// not the object exists; their number depends on the object's length and on how
+// many different lengths the subject's prefixes have, not on how many grants.
+//
+// In order: the subject must be known, enabled and run at its minimum tier; no
+// deny may match; a resource must exist; an allow must match and hold; the
+// resource must have content; and if the charged grant wants approval, the
+// outcome is pending.
+func Decide(set *Set, r *Request) Decision {
+	return evaluate(set, r, nil)
+}
+
+// Explain is Decide with its trace, in the order of the steps taken.
+func Explain(set *Set, r *Request) (Decision, []Step) {
+	var t trace
+	return evaluate(set, r, &t), t.steps
+}
+
+// evaluate is the one evaluator. t is nil unless somebody listens.
+func evaluate(set *Set, r *Request, t *trace) Decision {
+	h, known := set.holders[r.Subject]
+	switch {
+	case !known:
+		t.add(CheckSubject, Fail, "no such subject", "")
+		return denied(CauseUnknownSubject, "")
+	case h.subject.Disabled:
+		t.add(CheckSubject, Fail, "the subject is disabled", "")
+		return denied(CauseSubjectDisabled, "")
+	}
+	t.add(CheckSubject, Pass, "the subject is enabled", "")
+	if !r.Tier.Satisfies(h.subject.MinTier) {
+		t.tier(Fail, r.Tier, h.subject.MinTier, "")
+		return denied(CauseTierTooLow, "")
+	}
+	t.tier(Pass, r.Tier, h.subject.MinTier, "")
+
+	j := judge{request: r, trace: t}
+	if int(r.Capability.Action) < actionCount {
+		h.actions[r.Capability.Action].match(r.Capability.Object, &j)
+	}
+	return j.decide()
+}
+
+// judge hears the grants that match, most specific first, and then decides.
+type judge struct {
+	request *Request
+	trace   *trace
+	deny    *Grant // the first deny that stands
+	allow   *Grant // the first allow that holds: the one that is charged
+	near    *Grant // the first allow that does not hold…
+	miss    Cause  // …and why
+}
+
+// hear takes in one slot. Two allows of a subject never share a pattern
+// ([Set.PutGrant]), so exact before prefix and longer before shorter puts them
+// into one order, and the first that holds is always the same.
+func (j *judge) hear(s slot) {
+	if s.deny != nil {
+		j.hearDeny(s.deny)
+	}
+	if s.allow != nil {
+		j.hearAllow(s.allow)
+	}
+}
+
+func (j *judge) hearDeny(g *Grant) {
+	if g.ended(j.request) {
+		j.trace.grant(Skip, g, "the deny has expired")
+		return
+	}
+	j.trace.grant(Match, g, "denies")
+	if j.deny == nil {
+		j.deny = g
+	}
+}
+
+func (j *judge) hearAllow(g *Grant) {
+	if j.request.secret() && g.Pattern.Prefix {
+		j.trace.grant(Skip, g, "a pattern with '*' never matches kind secret")
+		return
+	}
+	if miss := j.holds(g); miss != "" {
+		if j.near == nil {
+			j.near, j.miss = g, miss
+		}
+		return
+	}
+	if j.allow != nil {
+		j.trace.grant(Skip, g, "holds, but another one is charged")
+		return
+	}
+	j.trace.grant(Match, g, "holds")
+	j.allow = g
+}
+
+// holds returns the first condition of an allow that is not met, empty when all
+// are.
+func (j *judge) holds(g *Grant) Cause {
+	r := j.request
+	switch {
+	case g.ended(r):
+		j.trace.expired(g, r)
+		return CauseGrantExpired
+	case g.exhausted(r):
+		j.trace.exhausted(g)
+		return CauseGrantExhausted
+	case !r.Tier.Satisfies(g.Tier):
+		j.trace.tier(Fail, r.Tier, g.Tier, g.ID)
+		return CauseTierTooLow
+	case r.secret() && r.Capability.Action == Read && !g.Disclose:
+		j.trace.grant(Fail, g, "reading kind secret needs a grant that discloses")
+		return CauseDisclosureNotGranted
+	}
+	return ""
+}
+
+func (j *judge) decide() Decision {
+	r, resource := j.request, j.request.Capability.Action.NamesResource()
+	switch {
+	case j.deny != nil:
+		return denied(CauseExplicitDeny, j.deny.ID)
+	case resource && !r.Object.Exists:
+		j.trace.add(CheckResource, Fail, "no such resource", "")
+		return denied(CauseUnknownResource, "")
+	case j.allow == nil && j.near != nil:
+		return denied(j.miss, j.near.ID)
+	case j.allow == nil:
+		j.trace.add(CheckGrant, Fail, "no grant matches", "")
+		return denied(CauseNoGrant, "")
+	case resource && !r.Object.HasContent:
+		j.trace.add(CheckResource, Fail, "nothing was put there yet", "")
+		return denied(CauseNoContent, j.allow.ID)
+	}
+	if resource {
+		j.trace.add(CheckResource, Pass, "the resource exists and has content", "")
+	}
+	d := Decision{
+		Outcome: Allowed, Reason: ReasonAllowed, GrantID: j.allow.ID,
+		Disclosed: r.secret() && r.Capability.Action == Read,
+		Limited:   j.allow.Uses != 0,
+	}
+	if j.allow.RequireApproval {
+		j.trace.add(CheckApproval, Fail, "a person must approve", j.allow.ID)
+		d.Outcome, d.Reason = Pending, ReasonApprovalPending
+	}
+	return d
+}
+
+// secret reports whether the object is content of kind secret.
+func (r *Request) secret() bool {
+	return r.Object.Secret && r.Capability.Action.NamesResource()
+}

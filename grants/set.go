@@ -1,0 +1,196 @@
+package grants
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+var (
+	// ErrNoSubject: a grant names a subject that the set does not hold.
+	ErrNoSubject = errors.New("no such subject")
+	// ErrDuplicate: the subject already has a grant of this pattern and effect,
+	// under another id.
+	ErrDuplicate = errors.New("the subject has such a grant already")
+)
+
+// Set holds subjects and their grants, indexed for [Decide]. Any number of
+// goroutines may read and decide at once, none while one of them changes it.
+type Set struct {
+	holders map[string]*holder
+	grants  map[string]*Grant // by id
+}
+
+// holder is a subject with what it was granted, one index per action.
+type holder struct {
+	subject Subject
+	actions [actionCount]index
+	held    int
+}
+
+// NewSet returns an empty set.
+func NewSet() *Set {
+	return &Set{holders: map[string]*holder{}, grants: map[string]*Grant{}}
+}
+
+// PutSubject adds a subject, or replaces what is known of it and leaves its
+// grants.
+func (s *Set) PutSubject(subject Subject) error {
+	if err := subject.Validate(); err != nil {
+		return err
+	}
+	if h, ok := s.holders[subject.Name]; ok {
+		h.subject = subject
+		return nil
+	}
+	s.holders[subject.Name] = &holder{subject: subject}
+	return nil
+}
+
+// RemoveSubject removes a subject and returns its grants, which go with it: a
+// later subject of the same name inherits none.
+func (s *Set) RemoveSubject(name string) []Grant {
+	gone := s.GrantsOf(name)
+	for i := range gone {
+		delete(s.grants, gone[i].ID)
+	}
+	delete(s.holders, name)
+	return gone
+}
+
+// Subject returns the subject of that name.
+func (s *Set) Subject(name string) (Subject, bool) {
+	if h, ok := s.holders[name]; ok {
+		return h.subject, true
+	}
+	return Subject{}, false
+}
+
+// Subjects returns all subjects, sorted by name.
+func (s *Set) Subjects() []Subject {
+	subjects := make([]Subject, 0, len(s.holders))
+	for _, name := range slices.Sorted(maps.Keys(s.holders)) {
+		subjects = append(subjects, s.holders[name].subject)
+	}
+	return subjects
+}
+
+// PutGrant adds a grant, or replaces the one with the same id. Its subject must
+// be in the set ([ErrNoSubject]) and must not have its pattern and effect under
+// another id ([ErrDuplicate]; [Set.Find] tells which). Nothing changes on error.
+func (s *Set) PutGrant(g Grant) error {
+	if err := g.Validate(); err != nil {
+		return err
+	}
+	h, ok := s.holders[g.Subject]
+	if !ok {
+		return fmt.Errorf("%w: %s", ErrNoSubject, g.Subject)
+	}
+	if same, ok := s.Find(g.Subject, g.Pattern, g.Effect); ok && same.ID != g.ID {
+		return fmt.Errorf("%w: %s", ErrDuplicate, same.ID)
+	}
+	s.RemoveGrant(g.ID)
+	s.grants[g.ID] = &g
+	h.actions[g.Pattern.Action].put(&g)
+	h.held++
+	return nil
+}
+
+// RemoveGrant removes the grant with that id and returns it.
+func (s *Set) RemoveGrant(id string) (Grant, bool) {
+	g, ok := s.grants[id]
+	if !ok {
+		return Grant{}, false
+	}
+	h := s.holders[g.Subject]
+	h.actions[g.Pattern.Action].remove(g)
+	h.held--
+	delete(s.grants, id)
+	return *g, true
+}
+
+// Grant returns the grant with that id.
+func (s *Set) Grant(id string) (Grant, bool) {
+	if g, ok := s.grants[id]; ok {
+		return *g, true
+	}
+	return Grant{}, false
+}
+
+// Find returns the one grant of that subject, pattern and effect.
+func (s *Set) Find(subject string, p Pattern, e Effect) (Grant, bool) {
+	if h, ok := s.holders[subject]; ok && int(p.Action) < actionCount {
+		if g := h.actions[p.Action].get(p).of(e); g != nil {
+			return *g, true
+		}
+	}
+	return Grant{}, false
+}
+
+// GrantsOf returns the grants of a subject, sorted by capability and effect.
+func (s *Set) GrantsOf(subject string) []Grant {
+	h, ok := s.holders[subject]
+	if !ok {
+		return nil
+	}
+	found := make([]Grant, 0, h.held)
+	for i := range h.actions {
+		h.actions[i].each(func(g *Grant) { found = append(found, *g) })
+	}
+	return sorted(found)
+}
+
+// All returns every grant, sorted by subject, capability and effect.
+func (s *Set) All() []Grant {
+	return s.filter(func(*Grant) bool { return true })
+}
+
+// Matching returns the grants that match the name of a resource for reading or
+// using it, whatever their conditions and effect, sorted as [Set.All] sorts.
+func (s *Set) Matching(resource string) []Grant {
+	return s.filter(func(g *Grant) bool {
+		return g.Pattern.Action.NamesResource() && g.Pattern.Matches(Capability{g.Pattern.Action, resource})
+	})
+}
+
+// Exact returns the grants that name exactly this resource, for reading or
+// using it. They end with the resource; patterns stay.
+func (s *Set) Exact(resource string) []Grant {
+	return s.filter(func(g *Grant) bool {
+		return g.Pattern.Action.NamesResource() && !g.Pattern.Prefix && g.Pattern.Object == resource
+	})
+}
+
+// RevokeExact removes and returns what [Set.Exact] finds: a later resource of
+// the same name inherits nothing but patterns.
+func (s *Set) RevokeExact(resource string) []Grant {
+	gone := s.Exact(resource)
+	for i := range gone {
+		s.RemoveGrant(gone[i].ID)
+	}
+	return gone
+}
+
+func (s *Set) filter(keep func(*Grant) bool) []Grant {
+	var found []Grant
+	for _, g := range s.grants {
+		if keep(g) {
+			found = append(found, *g)
+		}
+	}
+	return sorted(found)
+}
+
+func sorted(found []Grant) []Grant {
+	slices.SortFunc(found, func(a, b Grant) int {
+		return cmp.Or(
+			strings.Compare(a.Subject, b.Subject),
+			strings.Compare(a.Pattern.String(), b.Pattern.String()),
+			cmp.Compare(a.Effect, b.Effect),
+		)
+	})
+	return found
+}
