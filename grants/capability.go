@@ -125,6 +125,14 @@ func (p Pattern) Matches(c Capability) bool {
 	return p.Object == c.Object
 }
 
+// Covers reports whether p matches every capability that q matches.
+func (p Pattern) Covers(q Pattern) bool {
+	if q.Prefix && !p.Prefix {
+		return false
+	}
+	return p.Matches(Capability{q.Action, q.Object})
+}
+
 func (p Pattern) check() error {
 	switch {
 	case p.Action == 0 || p.Action.String() == "":

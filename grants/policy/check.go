@@ -1,0 +1,116 @@
+package policy
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"subjectbroker/grants"
+)
+
+// key is what makes two grants the same grant.
+type key struct {
+	subject string
+	pattern grants.Pattern
+	effect  grants.Effect
+}
+
+func keyOf(g *grants.Grant) key { return key{g.Subject, g.Pattern, g.Effect} }
+
+func sortGrants(list []grants.Grant) {
+	slices.SortFunc(list, func(a, b grants.Grant) int {
+		return cmp.Or(
+			strings.Compare(a.Subject, b.Subject),
+			strings.Compare(a.Pattern.String(), b.Pattern.String()),
+			cmp.Compare(a.Effect, b.Effect),
+		)
+	})
+}
+
+// checkGrants judges the grants against each other and against what they name,
+// which the document may say before or after them.
+func (p *parser) checkGrants() {
+	seen := map[key]int{}
+	for i := range p.document.Grants {
+		g, line := &p.document.Grants[i], p.lines.grants[i]
+		if first, twice := seen[keyOf(g)]; twice {
+			p.report(line, "the same subject, capability and effect as on line %d", first)
+			continue
+		}
+		seen[keyOf(g)] = line
+		p.checkReferences(g, line)
+		if !g.Until.IsZero() && !p.env.Now.IsZero() && !p.env.Now.Before(g.Until) {
+			p.report(line, "until is past")
+		}
+		p.lintDisclosure(g, line)
+	}
+	p.lintDenied()
+}
+
+func (p *parser) checkReferences(g *grants.Grant, line int) {
+	if !p.knowsSubject(g.Subject) {
+		p.report(line, "no subject %q; declare it under subjects", g.Subject)
+	}
+	if !g.Pattern.Action.NamesResource() || g.Pattern.Prefix {
+		return
+	}
+	r, known := p.resource(g.Pattern.Object)
+	switch {
+	case !known:
+		p.report(line, "no resource %q; declare it under resources", g.Pattern.Object)
+	case r.Kind == KindSecret && g.Pattern.Action == grants.Read && g.Effect == grants.Allow && !g.Disclose:
+		p.report(line, "resource %s is a secret: reading it needs disclose: true, and use:%s does not show it", g.Pattern.Object, g.Pattern.Object)
+	}
+}
+
+func (p *parser) knowsSubject(name string) bool {
+	_, known := p.document.Subjects[name]
+	if !known && p.env.Current != nil {
+		_, known = p.env.Current.Subjects[name]
+	}
+	return known
+}
+
+func (p *parser) resource(name string) (Resource, bool) {
+	r, known := p.document.Resources[name]
+	if !known && p.env.Current != nil {
+		r, known = p.env.Current.Resources[name]
+	}
+	return r, known
+}
+
+func (p *parser) lintDisclosure(g *grants.Grant, line int) {
+	if !g.Disclose {
+		return
+	}
+	r, _ := p.resource(g.Pattern.Object)
+	switch {
+	case g.Pattern.Prefix:
+		p.warn(line, "disclose does nothing: a pattern with '*' never matches kind secret")
+	case g.Pattern.Action != grants.Read || r.Kind != KindSecret:
+		p.warn(line, "disclose does nothing: it is for read: of kind secret")
+	case g.Until.IsZero() && g.Uses == 0:
+		p.warn(line, "discloses a secret without until or uses")
+	}
+}
+
+// lintDenied warns of allows that a deny without end always overrides.
+func (p *parser) lintDenied() {
+	denies := map[string][]grants.Pattern{}
+	for _, g := range p.document.Grants {
+		if g.Effect == grants.Deny && g.Until.IsZero() {
+			denies[g.Subject] = append(denies[g.Subject], g.Pattern)
+		}
+	}
+	for i, g := range p.document.Grants {
+		if g.Effect != grants.Allow {
+			continue
+		}
+		for _, deny := range denies[g.Subject] {
+			if deny.Covers(g.Pattern) {
+				p.warn(p.lines.grants[i], "never allows anything: %s is denied", deny)
+				break
+			}
+		}
+	}
+}

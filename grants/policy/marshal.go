@@ -1,0 +1,174 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+
+	"subjectbroker/grants"
+)
+
+// Marshal writes d in the one form that [Parse] reads back to the same document:
+// sections and names in order, what is not said left out, one line for each
+// resource, subject and grant. Owners of single things, ids and times of
+// creation are not part of a document. It is an error if Parse would refuse the
+// result for something else than its references or a past until.
+func Marshal(d *Document) ([]byte, error) {
+	root := mapping{}
+	root.put("version", number(1))
+	if d.Owner != "" {
+		if err := grants.CheckName(d.Owner); err != nil {
+			return nil, fmt.Errorf("owner: %w", err)
+		}
+		root.put("owner", text(d.Owner))
+	}
+	for _, section := range []struct {
+		name  string
+		build func(*Document) (*yaml.Node, error)
+	}{{"resources", resourceNodes}, {"subjects", subjectNodes}, {"grants", grantNodes}} {
+		n, err := section.build(d)
+		if err != nil {
+			return nil, err
+		}
+		if len(n.Content) > 0 {
+			root.put(section.name, n)
+		}
+	}
+	return yaml.Dump(root.node(0), yaml.WithLineWidth(-1), yaml.WithQuotePreference(yaml.QuoteDouble))
+}
+
+func resourceNodes(d *Document) (*yaml.Node, error) {
+	var m mapping
+	for _, name := range slices.Sorted(maps.Keys(d.Resources)) {
+		r := d.Resources[name]
+		err := grants.CheckName(name)
+		if err == nil {
+			err = r.check()
+		}
+		if err == nil && !utf8.ValidString(r.File) {
+			err = fmt.Errorf("the path is not valid UTF-8")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("resource %q: %w", name, err)
+		}
+		var fields mapping
+		fields.putText("kind", r.Kind)
+		fields.putText("file", r.File)
+		fields.putText("pin", r.Pin)
+		fields.putText("sha256", r.SHA256)
+		fields.putText("domain", r.Domain)
+		fields.putText("note", r.Note)
+		m.put(name, fields.node(yaml.FlowStyle))
+	}
+	return m.node(0), nil
+}
+
+func subjectNodes(d *Document) (*yaml.Node, error) {
+	var m mapping
+	for _, name := range slices.Sorted(maps.Keys(d.Subjects)) {
+		s := d.Subjects[name]
+		err := grants.CheckName(name)
+		if err == nil {
+			err = s.check()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("subject %q: %w", name, err)
+		}
+		var fields mapping
+		fields.putText("minTier", s.MinTier.String())
+		if s.Enabled != nil {
+			fields.put("enabled", boolean(*s.Enabled))
+		}
+		m.put(name, fields.node(yaml.FlowStyle))
+	}
+	return m.node(0), nil
+}
+
+func grantNodes(d *Document) (*yaml.Node, error) {
+	list := slices.Clone(d.Grants)
+	sortGrants(list)
+	n := &yaml.Node{Kind: yaml.SequenceNode}
+	for i := range list {
+		g := &list[i]
+		if i > 0 && keyOf(g) == keyOf(&list[i-1]) {
+			return nil, fmt.Errorf("grant of %s to %s: twice", g.Pattern, g.Subject)
+		}
+		fields, err := grantFields(g)
+		if err != nil {
+			return nil, fmt.Errorf("grant of %s to %s: %w", g.Pattern, g.Subject, err)
+		}
+		n.Content = append(n.Content, fields.node(yaml.FlowStyle))
+	}
+	return n, nil
+}
+
+func grantFields(g *grants.Grant) (mapping, error) {
+	var fields mapping
+	if err := grants.CheckName(g.Subject); err != nil {
+		return fields, err
+	}
+	capability, err := g.Pattern.MarshalText()
+	if err != nil {
+		return fields, err
+	}
+	if err := g.CheckConditions(); err != nil {
+		return fields, err
+	}
+	fields.putText("subject", g.Subject)
+	fields.put("capability", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: string(capability), Style: yaml.DoubleQuotedStyle})
+	if g.Effect == grants.Deny {
+		fields.putText("effect", g.Effect.String())
+	}
+	if !g.Until.IsZero() {
+		fields.putText("until", g.Until.UTC().Format(time.RFC3339Nano))
+	}
+	if g.Uses != 0 {
+		fields.put("uses", number(g.Uses))
+	}
+	fields.putText("tier", g.Tier.String())
+	if g.RequireApproval {
+		fields.put("requireApproval", boolean(true))
+	}
+	if g.Disclose {
+		fields.put("disclose", boolean(true))
+	}
+	fields.putText("note", g.Note)
+	return fields, nil
+}
+
+// mapping builds a YAML mapping in the order of its puts.
+type mapping struct{ content []*yaml.Node }
+
+func (m *mapping) put(key string, value *yaml.Node) {
+	m.content = append(m.content, text(key), value)
+}
+
+// putText puts value unless it is empty.
+func (m *mapping) putText(key, value string) {
+	if value != "" {
+		m.put(key, text(value))
+	}
+}
+
+func (m *mapping) node(style yaml.Style) *yaml.Node {
+	return &yaml.Node{Kind: yaml.MappingNode, Style: style, Content: m.content}
+}
+
+// text relies on the library to put a string in quotes that would read back as
+// something else.
+func text(s string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
+}
+
+func number(v uint64) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.FormatUint(v, 10)}
+}
+
+func boolean(v bool) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v)}
+}

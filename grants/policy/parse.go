@@ -1,0 +1,144 @@
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// MaxSize is the largest document in bytes.
+const MaxSize = 4 << 20
+
+// Env is what a document is read against.
+type Env struct {
+	// Now decides which until is past; zero: none is.
+	Now time.Time
+	// Current is the state whose resources and subjects a grant may name beside
+	// those of the document. Nil: only those of the document.
+	Current *Document
+}
+
+// Parse reads one document. A refused one is a [*Error].
+func Parse(data []byte, env Env) (*Document, error) {
+	document, _, err := parse(data, env)
+	return document, err
+}
+
+// Lint reads one document as [Parse] does and returns what is legal but likely
+// not meant: grants that can never do anything, and secrets disclosed without a
+// limit.
+func Lint(data []byte, env Env) (warnings []Problem, err error) {
+	_, warnings, err = parse(data, env)
+	return warnings, err
+}
+
+// parser gathers problems while it walks the nodes of one document.
+type parser struct {
+	env      Env
+	document *Document
+	lines    lines
+	problems []Problem
+	warnings []Problem
+}
+
+// lines remembers where things stand, for what can be judged only at the end.
+type lines struct {
+	grants []int // by position in Document.Grants
+}
+
+func parse(data []byte, env Env) (*Document, []Problem, error) {
+	p := &parser{env: env, document: &Document{
+		Resources: map[string]Resource{},
+		Subjects:  map[string]Subject{},
+	}}
+	if root := p.load(data); root != nil && p.plain(root) {
+		p.readDocument(root)
+	}
+	if len(p.problems) == 0 {
+		p.checkGrants()
+	}
+	if len(p.problems) > 0 {
+		return nil, nil, &Error{byLine(p.problems)}
+	}
+	sortGrants(p.document.Grants)
+	return p.document, byLine(p.warnings), nil
+}
+
+func byLine(problems []Problem) []Problem {
+	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Line - b.Line })
+	return problems
+}
+
+// load returns the root of the one document in data, nil after a problem.
+func (p *parser) load(data []byte) *yaml.Node {
+	switch {
+	case len(data) > MaxSize:
+		p.report(0, "the document is larger than %d bytes", MaxSize)
+		return nil
+	case !utf8.Valid(data):
+		p.report(invalidLine(data), "not valid UTF-8")
+		return nil
+	}
+	loader, err := yaml.NewLoader(bytes.NewReader(data))
+	if err != nil {
+		p.report(0, "%v", err)
+		return nil
+	}
+	var first, second yaml.Node
+	switch err := loader.Load(&first); {
+	case errors.Is(err, io.EOF):
+		p.report(0, "the document is empty")
+		return nil
+	case err != nil:
+		p.syntax(err)
+		return nil
+	}
+	switch err := loader.Load(&second); {
+	case err == nil:
+		p.report(second.Line, "a second document begins here; one is allowed")
+		return nil
+	case !errors.Is(err, io.EOF):
+		p.syntax(err)
+		return nil
+	}
+	return first.Content[0]
+}
+
+// syntax reports an error of the YAML library in our form, by its place.
+func (p *parser) syntax(err error) {
+	if e, ok := errors.AsType[*yaml.LoadError](err); ok {
+		p.report(e.Mark.Line, "not valid YAML: %s", e.Message)
+		return
+	}
+	p.report(0, "not valid YAML: %v", err)
+}
+
+func (p *parser) report(line int, format string, args ...any) {
+	p.problems = append(p.problems, Problem{line, fmt.Sprintf(format, args...)})
+}
+
+func (p *parser) warn(line int, format string, args ...any) {
+	p.warnings = append(p.warnings, Problem{line, fmt.Sprintf(format, args...)})
+}
+
+// invalidLine returns the line of the first byte that is not UTF-8.
+func invalidLine(data []byte) int {
+	line := 1
+	for len(data) > 0 {
+		r, size := utf8.DecodeRune(data)
+		if r == utf8.RuneError && size == 1 {
+			break
+		}
+		if r == '\n' {
+			line++
+		}
+		data = data[size:]
+	}
+	return line
+}

@@ -1,0 +1,260 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"subjectbroker/grants"
+)
+
+// Verbs of a [Change].
+const (
+	Add    = "add"
+	Modify = "change"
+	Remove = "remove"
+)
+
+// Things that a [Change] is about.
+const (
+	AResource = "resource"
+	ASubject  = "subject"
+	AGrant    = "grant"
+)
+
+// Change is one difference between a document and the current state.
+type Change struct {
+	Verb   string // Add, Modify or Remove
+	What   string // AResource, ASubject or AGrant
+	Name   string // of the thing; of a grant its subject, effect and capability
+	Detail string // what differs, or what it goes with; empty when the thing is simply new or gone
+
+	// Grant is the grant as it shall be or, when it is removed, as it is. A
+	// changed one keeps id, owner and time of creation, and its use count.
+	Grant grants.Grant
+}
+
+// Plan lists what must change so that current becomes what want says, in the
+// order to do it: resources, subjects and grants to add or change, then grants,
+// subjects and resources to remove.
+//
+// Something is removed only if prune is set, it carries want's owner, and want
+// does not hold it; with a subject go its grants, with a resource the exact
+// grants that name it, whoever made them. What exists keeps its owner. A grant
+// whose conditions are the same is no change, so that nothing is extended and no
+// use count begins anew.
+//
+// Plan is an error if a resource would turn into one of another kind, if prune
+// is set without an owner, or if want grants something that pruning removes.
+func Plan(current, want *Document, prune bool) ([]Change, error) {
+	if prune && want.Owner == "" {
+		return nil, errors.New("pruning needs an owner in the document")
+	}
+	var changes []Change
+	for _, name := range slices.Sorted(maps.Keys(want.Resources)) {
+		was, known := current.Resources[name]
+		r := want.Resources[name]
+		if !known {
+			changes = append(changes, Change{Verb: Add, What: AResource, Name: name})
+			continue
+		}
+		if was.Kind != r.Kind {
+			return nil, fmt.Errorf("resource %s is %s and cannot become %s", name, kindOf(was), kindOf(r))
+		}
+		changes = modified(changes, Change{What: AResource, Name: name}, resourceDifference(was, r))
+	}
+	for _, name := range slices.Sorted(maps.Keys(want.Subjects)) {
+		was, known := current.Subjects[name]
+		if !known {
+			changes = append(changes, Change{Verb: Add, What: ASubject, Name: name})
+			continue
+		}
+		changes = modified(changes, Change{What: ASubject, Name: name}, subjectDifference(was, want.Subjects[name]))
+	}
+	changes = append(changes, planGrants(current, want)...)
+	if !prune {
+		return changes, nil
+	}
+	removals := planRemovals(current, want)
+	if err := checkRemovals(removals, want); err != nil {
+		return nil, err
+	}
+	return append(changes, removals...), nil
+}
+
+func planGrants(current, want *Document) []Change {
+	held := make(map[key]*grants.Grant, len(current.Grants))
+	for i := range current.Grants {
+		held[keyOf(&current.Grants[i])] = &current.Grants[i]
+	}
+	list := slices.Clone(want.Grants)
+	sortGrants(list)
+	var changes []Change
+	for _, g := range list {
+		was, known := held[keyOf(&g)]
+		if !known {
+			changes = append(changes, Change{Verb: Add, What: AGrant, Name: grantName(&g), Grant: g})
+			continue
+		}
+		g.ID, g.Owner, g.Created = was.ID, was.Owner, was.Created
+		changes = modified(changes, Change{What: AGrant, Name: grantName(&g), Grant: g}, grantDifference(was, &g))
+	}
+	return changes
+}
+
+// planRemovals lists what carries want's owner and is not in want, and what goes
+// with it.
+func planRemovals(current, want *Document) []Change {
+	wanted := make(map[key]bool, len(want.Grants))
+	for i := range want.Grants {
+		wanted[keyOf(&want.Grants[i])] = true
+	}
+	goes := func(owner string, kept bool) bool { return owner == want.Owner && !kept }
+	var subjects, resources []Change
+	gone := map[string]string{} // what+name → detail of the grants that go with it
+	for _, name := range slices.Sorted(maps.Keys(current.Subjects)) {
+		if _, kept := want.Subjects[name]; goes(current.Subjects[name].Owner, kept) {
+			subjects = append(subjects, Change{Verb: Remove, What: ASubject, Name: name})
+			gone[ASubject+name] = "goes with its subject"
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(current.Resources)) {
+		if _, kept := want.Resources[name]; goes(current.Resources[name].Owner, kept) {
+			resources = append(resources, Change{Verb: Remove, What: AResource, Name: name})
+			gone[AResource+name] = "goes with its resource"
+		}
+	}
+	list := slices.Clone(current.Grants)
+	sortGrants(list)
+	var changes []Change
+	for i := range list {
+		g := &list[i]
+		change := Change{Verb: Remove, What: AGrant, Name: grantName(g), Grant: *g}
+		if goes(g.Owner, wanted[keyOf(g)]) {
+			changes = append(changes, change)
+			continue
+		}
+		change.Detail = gone[ASubject+g.Subject]
+		if resource, ok := exactResource(g); ok && change.Detail == "" {
+			change.Detail = gone[AResource+resource]
+		}
+		if change.Detail != "" {
+			changes = append(changes, change)
+		}
+	}
+	return slices.Concat(changes, subjects, resources)
+}
+
+// checkRemovals refuses to remove what the document itself grants: it names
+// something that it does not declare and that only an older version of it did.
+func checkRemovals(removals []Change, want *Document) error {
+	for i := range want.Grants {
+		g := &want.Grants[i]
+		for _, c := range removals {
+			resource, exact := exactResource(g)
+			if c.What == ASubject && c.Name == g.Subject || c.What == AResource && exact && c.Name == resource {
+				return fmt.Errorf("grant %s names %s %s, which pruning would remove", grantName(g), c.What, c.Name)
+			}
+		}
+	}
+	return nil
+}
+
+func exactResource(g *grants.Grant) (string, bool) {
+	return g.Pattern.Object, g.Pattern.Action.NamesResource() && !g.Pattern.Prefix
+}
+
+func modified(changes []Change, c Change, d difference) []Change {
+	if len(d) == 0 {
+		return changes
+	}
+	c.Verb, c.Detail = Modify, strings.Join(d, ", ")
+	return append(changes, c)
+}
+
+// difference says in words which fields differ.
+type difference []string
+
+func (d *difference) add(field, was, is string) {
+	if was != is {
+		*d = append(*d, fmt.Sprintf("%s: %s -> %s", field, orNone(was), orNone(is)))
+	}
+}
+
+// addSaid is add for a field that a document may leave out.
+func (d *difference) addSaid(field, was, is string) {
+	if is != "" {
+		d.add(field, was, is)
+	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+func kindOf(r Resource) string {
+	if r.Kind == "" {
+		return "a file"
+	}
+	return "of kind " + r.Kind
+}
+
+func resourceDifference(was, is Resource) (d difference) {
+	d.add("file", was.File, is.File)
+	d.add("pin", was.Pin, is.Pin)
+	d.addSaid("sha256", was.SHA256, is.SHA256)
+	d.addSaid("domain", was.Domain, is.Domain)
+	d.addSaid("note", was.Note, is.Note)
+	return d
+}
+
+func subjectDifference(was, is Subject) (d difference) {
+	d.addSaid("minTier", orCooperative(was.MinTier), is.MinTier.String())
+	if is.Enabled != nil {
+		enabled := was.Enabled == nil || *was.Enabled
+		d.add("enabled", strconv.FormatBool(enabled), strconv.FormatBool(*is.Enabled))
+	}
+	return d
+}
+
+func orCooperative(t grants.Tier) string {
+	if t == 0 {
+		t = grants.Cooperative
+	}
+	return t.String()
+}
+
+func grantDifference(was, is *grants.Grant) (d difference) {
+	d.add("until", untilText(was.Until), untilText(is.Until))
+	d.add("uses", usesText(was.Uses), usesText(is.Uses))
+	d.add("tier", was.Tier.String(), is.Tier.String())
+	d.add("requireApproval", strconv.FormatBool(was.RequireApproval), strconv.FormatBool(is.RequireApproval))
+	d.add("disclose", strconv.FormatBool(was.Disclose), strconv.FormatBool(is.Disclose))
+	d.add("note", was.Note, is.Note)
+	return d
+}
+
+func untilText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}
+
+func usesText(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+func grantName(g *grants.Grant) string {
+	return g.Subject + " " + g.Effect.String() + " " + g.Pattern.String()
+}
