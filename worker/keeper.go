@@ -1,0 +1,180 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"subjectbroker/proto/wire"
+)
+
+// Waits between attempts to open a run. An absent daemon costs us one lstat, so
+// it is looked for often; a daemon that refuses writes an entry each time.
+const (
+	firstWait     = 50 * time.Millisecond
+	maxWait       = 5 * time.Second
+	maxRefusedFor = time.Minute
+)
+
+// Keeper keeps one run open: it opens another when the daemon or the run went
+// away, and tells what happens. The zero value is not usable; see NewKeeper.
+type Keeper struct {
+	config Config
+	notify func(Event)
+	kick   chan struct{} // capacity 1: somebody waits for a run
+
+	mu      sync.Mutex
+	run     *Run
+	err     error
+	settled chan struct{} // closed when the next attempt has ended
+	stopped bool
+}
+
+// Event is one thing that happened to the kept run.
+type Event struct {
+	Change
+	// Again is set with Watching when something may have been missed: there was
+	// an earlier run, an earlier stream or a failed attempt.
+	Again bool
+	// Err is set, and Kind is zero, when a run could not be opened.
+	Err *wire.Error
+}
+
+// NewKeeper returns a keeper that tells events to notify, one after the other;
+// nil means that nobody wants to know. Nothing happens before Keep.
+func NewKeeper(config Config, notify func(Event)) (*Keeper, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	if notify == nil {
+		notify = func(Event) {}
+	}
+	return &Keeper{config: config, notify: notify, kick: make(chan struct{}, 1), settled: make(chan struct{})}, nil
+}
+
+// Run returns the open run. When there is none it makes an attempt at once and
+// waits for it; the error is then the attempt's, a *wire.Error.
+func (k *Keeper) Run(ctx context.Context) (*Run, error) {
+	k.mu.Lock()
+	run, settled, stopped := k.run, k.settled, k.stopped
+	k.mu.Unlock()
+	if run != nil {
+		select {
+		case <-run.Over():
+		default:
+			return run, nil
+		}
+	}
+	if stopped {
+		return nil, wire.Deny(wire.BrokerUnavailable)
+	}
+	select {
+	case k.kick <- struct{}{}:
+	default: // somebody else asked already
+	}
+	select {
+	case <-ctx.Done():
+		return nil, wire.FromError(ctx.Err())
+	case <-settled:
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.run == nil {
+		return nil, k.err
+	}
+	return k.run, nil
+}
+
+// Keep keeps a run open until ctx ends, and then closes it. It is called once.
+func (k *Keeper) Keep(ctx context.Context) {
+	defer func() {
+		k.mu.Lock()
+		k.stopped = true
+		k.mu.Unlock()
+		k.settle(nil, wire.Deny(wire.BrokerUnavailable))
+	}()
+	again, failures := false, 0
+	for ctx.Err() == nil {
+		run, err := Open(ctx, k.config)
+		k.settle(run, err)
+		if err == nil {
+			failures = 0
+			k.follow(ctx, run, again)
+			k.forget()
+			run.Close()
+		} else {
+			failures++
+			k.notify(Event{Err: wire.FromError(err)})
+		}
+		again = true
+		k.pause(ctx, failures, err)
+	}
+}
+
+// settle publishes the outcome of an attempt and wakes those who wait for it.
+func (k *Keeper) settle(run *Run, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.run, k.err = run, err
+	close(k.settled)
+	k.settled = make(chan struct{})
+	if run != nil {
+		select {
+		case <-k.kick: // whoever asked has it now
+		default:
+		}
+	}
+}
+
+func (k *Keeper) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.run = nil
+}
+
+// follow watches run until it or ctx ends.
+func (k *Keeper) follow(ctx context.Context, run *Run, again bool) {
+	for failures := 1; ; failures++ {
+		_ = run.Watch(ctx, func(change Change) { // however it ended, the run may be good without
+			k.notify(Event{Change: change, Again: again && change.Kind == Watching})
+			failures = 1
+		})
+		again = true
+		wait := time.NewTimer(backOff(failures, maxRefusedFor))
+		select {
+		case <-ctx.Done():
+		case <-run.Over():
+		case <-wait.C:
+			continue
+		}
+		wait.Stop()
+		return
+	}
+}
+
+// pause waits before the next attempt, or until somebody asks for a run.
+func (k *Keeper) pause(ctx context.Context, failures int, err error) {
+	limit := maxWait
+	if typed, ok := errors.AsType[*wire.Error](err); ok && typed.Reason != wire.BrokerUnavailable && typed.Reason != wire.SocketUnsafe {
+		limit = maxRefusedFor
+	}
+	timer := time.NewTimer(backOff(failures, limit))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-k.kick:
+	}
+}
+
+// backOff doubles with each failure up to limit, and spreads by half, so that
+// the shims of one machine do not come back in step.
+func backOff(failures int, limit time.Duration) time.Duration {
+	wait := limit
+	if failures < 16 {
+		wait = min(limit, firstWait<<failures)
+	}
+	return wait/2 + rand.N(wait/2)
+}

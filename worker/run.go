@@ -1,0 +1,242 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	"subjectbroker/proto/wire"
+)
+
+// Deadlines of the calls. An acquire may wait for a person; the daemon answers
+// before this one passes, and agents wait longer than it.
+const (
+	openDeadline    = 10 * time.Second
+	askDeadline     = 10 * time.Second
+	acquireDeadline = 30 * time.Second
+	closeDeadline   = 500 * time.Millisecond
+)
+
+// Run is one open run on a connection of its own. It is safe for concurrent
+// use. Every error of its methods is a *wire.Error.
+type Run struct {
+	// ID is the run's handle, Subject whom the daemon bound it to, Tier what it
+	// probed, DaemonVersion its version. They do not change.
+	ID, Subject, Tier, DaemonVersion string
+	// API is the number that both sides speak.
+	API uint32
+	// MaxContent is the largest content that Acquire returns, in bytes.
+	MaxContent uint64
+
+	conn   *grpc.ClientConn
+	broker brokerv1.BrokerServiceClient
+	over   chan struct{}
+	end    func()
+}
+
+// Resource is the name of something that the subject may read now.
+type Resource struct {
+	Name string
+	Kind string // text, secret, binary or file
+	Size uint64 // bytes; 0 when it is not known beforehand
+}
+
+// Content is what the daemon released.
+type Content struct {
+	Bytes    []byte
+	Kind     string // text, secret, binary or file
+	Version  uint32 // 0 for a registered file
+	AuditSeq uint64 // the entry that vouches for the release
+}
+
+// Verdict is how a request would be judged.
+type Verdict struct {
+	Decision string // allow, deny or pending
+	Reason   wire.Reason
+}
+
+// Report is what the daemon probed about a run and about itself.
+type Report struct {
+	DaemonVersion, Platform, Subject, RunID, Tier, KeySource, AuditState string
+	Covered, NotProvided                                                 []string
+}
+
+// Open connects and opens a run. Errors are *wire.Error: those of client.Broker
+// when there is no daemon to talk to, the daemon's own reason when it refuses,
+// PLATFORM_UNSUPPORTED when the two speak different API numbers.
+func Open(ctx context.Context, config Config) (*Run, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, openDeadline)
+	defer cancel()
+	conn, err := config.dial(ctx)
+	if err != nil {
+		return nil, wire.FromError(err)
+	}
+	broker := brokerv1.NewBrokerServiceClient(conn)
+	opened, err := broker.OpenRun(ctx, &brokerv1.OpenRunRequest{
+		Api:         wire.API,
+		ShimVersion: config.Version,
+		Claim:       &brokerv1.OpenRunRequest_Subject{Subject: &brokerv1.SubjectClaim{Subject: config.Subject, Profile: config.Profile}},
+	})
+	if err == nil && (opened.GetApi() < wire.MinAPI || opened.GetApi() > wire.API) {
+		err = otherAPI(opened.GetApi())
+	}
+	if err != nil {
+		conn.Close()
+		return nil, wire.FromError(err)
+	}
+	over := make(chan struct{})
+	run := &Run{
+		ID: opened.GetRunId(), Subject: opened.GetSubject(), Tier: opened.GetTier(), DaemonVersion: opened.GetDaemonVersion(),
+		API: opened.GetApi(), MaxContent: opened.GetMaxContent(),
+		conn: conn, broker: broker, over: over, end: sync.OnceFunc(func() { close(over) }),
+	}
+	go run.watchConnection()
+	return run, nil
+}
+
+// watchConnection ends the run when its connection has broken. The channel may
+// still call itself connecting when its first answer is already here.
+func (r *Run) watchConnection() {
+	state := r.conn.GetState()
+	for state == connectivity.Ready || state == connectivity.Connecting {
+		r.conn.WaitForStateChange(context.Background(), state) // ends at the latest with conn.Close
+		state = r.conn.GetState()
+	}
+	r.end()
+}
+
+// Over is closed when the run has ended, whoever ended it.
+func (r *Run) Over() <-chan struct{} { return r.over }
+
+// Close ends the run and its connection. A daemon that does not answer at once
+// learns of it from the connection.
+func (r *Run) Close() {
+	select {
+	case <-r.over:
+	default:
+		ctx, cancel := context.WithTimeout(context.Background(), closeDeadline)
+		defer cancel()
+		_, _ = r.broker.CloseRun(ctx, &brokerv1.CloseRunRequest{RunId: r.ID})
+	}
+	r.end()
+	r.conn.Close()
+}
+
+// List names what the subject may read now, sorted by name.
+func (r *Run) List(ctx context.Context) ([]Resource, error) {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
+	listed, err := r.broker.ListResources(ctx, &brokerv1.ListResourcesRequest{RunId: r.ID})
+	if err != nil {
+		return nil, r.fail(err)
+	}
+	resources := make([]Resource, len(listed.GetResources()))
+	for i, one := range listed.GetResources() {
+		resources[i] = Resource{Name: one.GetName(), Kind: one.GetKind(), Size: one.GetSize()}
+	}
+	return resources, nil
+}
+
+// Acquire asks for the content of one resource.
+func (r *Run) Acquire(ctx context.Context, name string) (Content, error) {
+	ctx, cancel := context.WithTimeout(ctx, acquireDeadline)
+	defer cancel()
+	got, err := r.broker.Acquire(ctx, &brokerv1.AcquireRequest{RunId: r.ID, ResourceId: name})
+	if err != nil {
+		return Content{}, r.fail(err)
+	}
+	return Content{Bytes: got.GetContent(), Kind: got.GetKind(), Version: got.GetVersion(), AuditSeq: got.GetAuditSeq()}, nil
+}
+
+// Explain asks how action on name would be judged now.
+func (r *Run) Explain(ctx context.Context, name, action string) (Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
+	got, err := r.broker.Explain(ctx, &brokerv1.ExplainRequest{RunId: r.ID, ResourceId: name, Action: action})
+	if err != nil {
+		return Verdict{}, r.fail(err)
+	}
+	return Verdict{Decision: got.GetDecision(), Reason: wire.Reason(got.GetReasonCode())}, nil
+}
+
+// Report asks what was probed about this run.
+func (r *Run) Report(ctx context.Context) (Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
+	got, err := r.broker.Report(ctx, &brokerv1.ReportRequest{RunId: r.ID})
+	if err != nil {
+		return Report{}, r.fail(err)
+	}
+	return Report{
+		DaemonVersion: got.GetDaemonVersion(), Platform: got.GetPlatform(), Subject: got.GetSubject(), RunID: got.GetRunId(), Tier: got.GetTier(),
+		KeySource: got.GetKeySource(), AuditState: got.GetAuditState(), Covered: got.GetCovered(), NotProvided: got.GetNotProvided(),
+	}, nil
+}
+
+// Change is one thing that a watched run is told.
+type Change struct {
+	Kind     ChangeKind
+	Resource string      // for ResourceUpdated
+	Reason   wire.Reason // for RunEnded
+}
+
+// ChangeKind says what happened.
+type ChangeKind int
+
+// The kinds of Change.
+const (
+	Watching        ChangeKind = iota + 1 // changes from here on are told
+	ListChanged                           // what the subject may read is different now
+	ResourceUpdated                       // the content of one readable resource is different now
+	RunEnded                              // the run has ended; nothing follows
+)
+
+// Watch tells each change to fn, from this goroutine, until the run or ctx ends
+// or the stream breaks. It never returns nil.
+func (r *Run) Watch(ctx context.Context, fn func(Change)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := r.broker.Watch(ctx, &brokerv1.WatchRequest{RunId: r.ID})
+	if err != nil {
+		return r.fail(err)
+	}
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return wire.Deny(wire.RunEnded)
+		}
+		if err != nil {
+			return r.fail(err)
+		}
+		switch event := message.GetEvent().(type) {
+		case *brokerv1.WatchResponse_Ready:
+			fn(Change{Kind: Watching})
+		case *brokerv1.WatchResponse_ListChanged:
+			fn(Change{Kind: ListChanged})
+		case *brokerv1.WatchResponse_ResourceUpdated:
+			fn(Change{Kind: ResourceUpdated, Resource: event.ResourceUpdated.GetResourceId()})
+		case *brokerv1.WatchResponse_RunEnded:
+			r.end()
+			fn(Change{Kind: RunEnded, Reason: wire.Reason(event.RunEnded.GetReasonCode())})
+			return wire.Deny(wire.RunEnded)
+		}
+	}
+}
+
+// fail reads the typed error, and notes when it says that the run is over.
+func (r *Run) fail(err error) error {
+	typed := wire.FromError(err)
+	if typed.Reason == wire.RunEnded {
+		r.end()
+	}
+	return typed
+}

@@ -1,0 +1,66 @@
+// Package worker is the worker plane's side of the broker socket: it opens a
+// run for one subject, asks under it, and keeps one open as long as it is
+// wanted.
+//
+// It protects nothing by itself: who may have what is decided by the daemon,
+// and the subject that is named here is a claim. What it promises is to add
+// nothing to what a subject can do: no key, no secret and no content is kept,
+// and nothing from the environment can make the libraries below write what
+// crosses the socket anywhere.
+//
+// A run is bound to its connection and dies with it. After a reconnect there is
+// another run; nothing is carried over.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	"subjectbroker/proto/wire"
+	"subjectbroker/worker/client"
+)
+
+// Config says which run to open, and where.
+type Config struct {
+	// Places is where the daemon is expected. Unused when Dial is set.
+	Places client.Places
+	// Subject is claimed for the run. Required.
+	Subject string
+	// Profile to run under; empty means none.
+	Profile string
+	// Version of this program, for the daemon's status and log: at most 64
+	// bytes of printable ASCII.
+	Version string
+	// Dial makes one connection for one run. Nil means client.Broker(Places).
+	Dial func(context.Context) (*grpc.ClientConn, error)
+}
+
+func (c Config) check() error {
+	if c.Subject == "" {
+		return errors.New("worker: Config.Subject is required")
+	}
+	return nil
+}
+
+func (c Config) dial(ctx context.Context) (*grpc.ClientConn, error) {
+	if c.Dial != nil {
+		return c.Dial(ctx)
+	}
+	return client.Broker(ctx, c.Places)
+}
+
+// otherAPI is the error for a daemon that speaks another API number than this
+// program does.
+func otherAPI(theirs uint32) *wire.Error {
+	who := "this program: the agent that started it must be restarted"
+	if theirs < wire.MinAPI {
+		who = "the daemon: it must be restarted"
+	}
+	return &wire.Error{
+		Reason:  wire.PlatformUnsupported,
+		Message: fmt.Sprintf("the daemon speaks API %d, this program %d to %d; the older one is %s", theirs, wire.MinAPI, wire.API, who),
+	}
+}
