@@ -1,0 +1,79 @@
+package cmd_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+
+	"subjectbroker/grants/policy"
+)
+
+// What the documentation shows must work: people paste it.
+
+// TestDocumentedPolicies parses every document that is shown or shipped.
+func TestDocumentedPolicies(t *testing.T) {
+	documents := map[string][]byte{"examples/policy.yaml": read(t, "../examples/policy.yaml")}
+	block := regexp.MustCompile("(?s)```yaml\n(.*?)```")
+	for _, found := range block.FindAllSubmatch(read(t, "../docs/policy.md"), -1) {
+		documents["docs/policy.md"] = found[1]
+	}
+	for name, document := range documents {
+		if _, err := policy.Parse(document, policy.Env{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestDocumentedCommands asks sbctl for help on every command that is shown.
+func TestDocumentedCommands(t *testing.T) {
+	sbctl := filepath.Join(t.TempDir(), "sbctl")
+	command(t, runtime.GOOS, "go", "build", "-o", sbctl, "./cmd/sbctl")
+	shown := regexp.MustCompile(`\bsbctl((?: [a-z][a-z-]+){1,2})`)
+	seen := map[string]bool{}
+	for _, file := range []string{"../README.md", "../docs/operating.md", "../docs/policy.md", "../docs/security.md", "../examples/README.md"} {
+		for _, found := range shown.FindAllStringSubmatch(code(string(read(t, file))), -1) {
+			words := strings.Fields(found[1])
+			if seen[found[1]] {
+				continue
+			}
+			seen[found[1]] = true
+			cmd := exec.CommandContext(t.Context(), sbctl, append(words, "--help")...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s shows sbctl%s: %v\n%s", file, found[1], err, out)
+			}
+		}
+	}
+	if len(seen) < 30 {
+		t.Errorf("only %d commands were found in the documents", len(seen))
+	}
+}
+
+// code is what stands in a Markdown text as code: indented, or between backticks.
+func code(text string) string {
+	var found []string
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "    ") {
+			found = append(found, line)
+			continue
+		}
+		for i, part := range strings.Split(line, "`") {
+			if i%2 == 1 {
+				found = append(found, part)
+			}
+		}
+	}
+	return strings.Join(found, "\n")
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
