@@ -52,6 +52,26 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
+// TestDocumentedFormats compares the drawings of the vault's format with those
+// beside the code.
+func TestDocumentedFormats(t *testing.T) {
+	squeeze := func(text string) string { return strings.Join(strings.Fields(text), " ") }
+	drawn := squeeze(strings.ReplaceAll(string(read(t, "../vault/doc.go")), "\n//", "\n"))
+	lines := 0
+	for line := range strings.Lines(string(read(t, "../docs/formats.md"))) {
+		if !strings.HasPrefix(line, "    ") {
+			continue
+		}
+		lines++
+		if !strings.Contains(drawn, squeeze(line)) {
+			t.Errorf("docs/formats.md draws what vault/doc.go does not:\n%s", line)
+		}
+	}
+	if lines < 10 {
+		t.Errorf("only %d lines were compared", lines)
+	}
+}
+
 // code is what stands in a Markdown text as code: indented, or between backticks.
 func code(text string) string {
 	var found []string
