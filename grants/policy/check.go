@@ -32,7 +32,7 @@ func sortGrants(list []grants.Grant) {
 func (p *parser) checkGrants() {
 	seen := map[key]int{}
 	for i := range p.document.Grants {
-		g, line := &p.document.Grants[i], p.lines.grants[i]
+		g, line := &p.document.Grants[i], p.lines[i]
 		if first, twice := seen[keyOf(g)]; twice {
 			p.report(line, "the same subject, capability and effect as on line %d", first)
 			continue
@@ -108,7 +108,7 @@ func (p *parser) lintDenied() {
 		}
 		for _, deny := range denies[g.Subject] {
 			if deny.Covers(g.Pattern) {
-				p.warn(p.lines.grants[i], "never allows anything: %s is denied", deny)
+				p.warn(p.lines[i], "never allows anything: %s is denied", deny)
 				break
 			}
 		}

@@ -59,20 +59,42 @@ type Subject struct {
 	Owner   string      // of the document that declared it; Parse fills in its own
 }
 
+// FromSubject describes a subject in full, as a part of the current state.
+func FromSubject(s grants.Subject) Subject {
+	described := Subject{MinTier: max(s.MinTier, grants.Cooperative), Owner: s.Owner}
+	if s.Disabled {
+		described.Enabled = new(bool)
+	}
+	return described
+}
+
+// ApplyTo sets what s says on to, and leaves the rest of it alone.
+func (s Subject) ApplyTo(to *grants.Subject) {
+	if s.MinTier != 0 {
+		to.MinTier = s.MinTier
+	}
+	if s.Enabled != nil {
+		to.Disabled = !*s.Enabled
+	}
+}
+
 // homePrefix stands for the operator's own home directory, so that a document
 // can travel to another machine.
 const homePrefix = "${home}/"
 
-// Expand puts home, an absolute clean path, in the place of ${home}.
+// Expand puts home, an absolute clean path, in the place of ${home}. Where no
+// file is below ${home} it does not matter what home is.
 func (d *Document) Expand(home string) error {
-	if !path.IsAbs(home) || path.Clean(home) != home {
-		return errors.New("the folder that ${home} stands for must be an absolute, clean path")
-	}
 	for name, r := range d.Resources {
-		if rest, ok := strings.CutPrefix(r.File, homePrefix); ok {
-			r.File = path.Join(home, rest)
-			d.Resources[name] = r
+		rest, ok := strings.CutPrefix(r.File, homePrefix)
+		if !ok {
+			continue
 		}
+		if !path.IsAbs(home) || path.Clean(home) != home {
+			return errors.New("the folder that ${home} stands for must be an absolute, clean path")
+		}
+		r.File = path.Join(home, rest)
+		d.Resources[name] = r
 	}
 	return nil
 }

@@ -42,14 +42,9 @@ func Lint(data []byte, env Env) (warnings []Problem, err error) {
 type parser struct {
 	env      Env
 	document *Document
-	lines    lines
+	lines    []int // of Document.Grants, for what can be judged only at the end
 	problems []Problem
 	warnings []Problem
-}
-
-// lines remembers where things stand, for what can be judged only at the end.
-type lines struct {
-	grants []int // by position in Document.Grants
 }
 
 func parse(data []byte, env Env) (*Document, []Problem, error) {

@@ -152,12 +152,19 @@ func planRemovals(current, want *Document) []Change {
 // checkRemovals refuses to remove what the document itself grants: it names
 // something that it does not declare and that only an older version of it did.
 func checkRemovals(removals []Change, want *Document) error {
+	gone := map[string]bool{}
+	for _, c := range removals {
+		gone[c.What+" "+c.Name] = true
+	}
 	for i := range want.Grants {
 		g := &want.Grants[i]
-		for _, c := range removals {
-			resource, exact := exactResource(g)
-			if c.What == ASubject && c.Name == g.Subject || c.What == AResource && exact && c.Name == resource {
-				return fmt.Errorf("grant %s names %s %s, which pruning would remove", grantName(g), c.What, c.Name)
+		names := []string{ASubject + " " + g.Subject}
+		if resource, exact := exactResource(g); exact {
+			names = append(names, AResource+" "+resource)
+		}
+		for _, name := range names {
+			if gone[name] {
+				return fmt.Errorf("grant %s names %s, which pruning would remove", grantName(g), name)
 			}
 		}
 	}

@@ -172,7 +172,7 @@ func (p *parser) readGrant(body *yaml.Node) {
 		return
 	}
 	p.document.Grants = append(p.document.Grants, g)
-	p.lines.grants = append(p.lines.grants, body.Line)
+	p.lines = append(p.lines, body.Line)
 }
 
 // pattern reads a capability pattern. On the command line a bare name means

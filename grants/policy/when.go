@@ -41,8 +41,8 @@ func ParseUntil(s string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// clockTime returns HH:MM on the day that is days after now's. A time that a
-// change to summer time leaves out is the one that the clock then shows.
+// clockTime returns HH:MM on the day that is days after now's, in now's zone. Of
+// an hour that a change of the clocks leaves out or repeats, [time.Date] decides.
 func clockTime(s string, now time.Time, days int) (time.Time, error) {
 	t, err := time.Parse("15:04", s)
 	if err != nil || len(s) != len("15:04") {
