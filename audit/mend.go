@@ -1,0 +1,182 @@
+package audit
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// mend tries to bring a failed log back, and when it can be written again,
+// records what was owed and how many entries were refused meanwhile.
+func (l *Log) mend() {
+	l.mu.Lock()
+	failure := l.failure
+	l.mu.Unlock()
+	if failure == nil {
+		return
+	}
+	if err := l.repair(); err != nil {
+		_ = l.fail(nil, err)
+		return
+	}
+	l.mu.Lock()
+	over := Entry{Kind: Recovered, Cause: "WRITE_FAILED", Count: l.refused}
+	l.mu.Unlock()
+	if l.recordOwed(&over) != nil {
+		return
+	}
+	l.mu.Lock()
+	l.failure = nil
+	l.refused -= over.Count
+	l.mu.Unlock()
+	l.config.Logger.Info("audit log can be written again", "refused", over.Count)
+}
+
+// recordOwed commits what the log owes about itself, and last, which may be nil.
+func (l *Log) recordOwed(last *Entry) error {
+	l.mu.Lock()
+	owed := l.owed
+	if last != nil {
+		owed = append(owed[:len(owed):len(owed)], *last)
+	}
+	for i := range owed {
+		l.enqueue(&owed[i], l.config.Now(), true)
+	}
+	l.mu.Unlock()
+	b := l.take(nil)
+	if b == nil {
+		return nil
+	}
+	if err := l.process(b, nil); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.owed = nil
+	l.mu.Unlock()
+	return nil
+}
+
+// repair undoes what the failure left behind, until the log could be written.
+func (l *Log) repair() error {
+	w := &l.w
+	if w.abandoned && w.next == nil {
+		l.replaceAbandoned()
+	}
+	if w.next != nil {
+		return l.openNext()
+	}
+	size, err := w.file.Inspect()
+	switch {
+	case err != nil:
+		return err
+	case size < w.size:
+		return swapped("file was truncated")
+	case size > w.size && !w.dirty:
+		// Not ours: keep it for whoever wants to know.
+		entry, err := l.setAside(w.file, w.number, w.size, size)
+		if err != nil {
+			return err
+		}
+		w.dirty = true // safe now: not to be set aside a second time
+		l.mu.Lock()
+		l.owed = append(l.owed, entry)
+		l.mu.Unlock()
+	}
+	if size > w.size {
+		if err := w.cutBack(); err != nil {
+			return err
+		}
+	}
+	w.dirty = false
+	w.sizeReserve(l.folder)
+	// As if for a stranger's entry: the reserve being there is no reason to go on.
+	return w.makeRoom(w.size+blockSize, false)
+}
+
+// replaceAbandoned prepares a segment that continues after the durable part of
+// the one whose fdatasync failed. The same key goes on signing: no hand-over to
+// another could be made durable.
+func (l *Log) replaceAbandoned() {
+	w := &l.w
+	w.next = &prepared{
+		number: w.number + 1, key: w.key, slot: w.keySlot,
+		void: &Void{Segment: w.number, Offset: w.size},
+	}
+	l.mu.Lock()
+	l.rewind()
+	l.mu.Unlock()
+}
+
+// cutBack drops everything behind the durable part.
+func (w *writer) cutBack() error {
+	if err := w.file.Truncate(w.size); err != nil {
+		return fmt.Errorf("cutting the log back: %w", err)
+	}
+	w.reserved = w.size / blockSize * blockSize // blocks behind the end went with it
+	return w.sync()
+}
+
+// setAside copies the bytes from..to of a segment into a file beside it, and
+// returns the entry that tells of it.
+func (l *Log) setAside(from io.ReaderAt, number uint32, start, end int64) (Entry, error) {
+	names, err := setAsideNames(l.config.Dir, number, start)
+	if err != nil {
+		return Entry{}, err
+	}
+	path := filepath.Join(l.config.Dir, names[len(names)-1])
+	// The name appears with the whole content or not at all.
+	temporary := path + tempSuffix
+	sum, err := copySynced(temporary, io.NewSectionReader(from, start, end-start))
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err == nil {
+		err = syncFolder(l.config.Dir)
+	}
+	if err != nil {
+		return Entry{}, errors.Join(fmt.Errorf("setting aside %d bytes: %w", end-start, err), os.Remove(temporary))
+	}
+	l.config.Logger.Warn("bytes of the audit log were set aside", "file", path, "bytes", end-start)
+	return setAsideEntry(number, start, end-start, sum), nil
+}
+
+func copySynced(path string, content io.Reader) (Hash, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return Hash{}, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(f, sum), content); err != nil {
+		return Hash{}, err
+	}
+	return Hash(sum.Sum(nil)), f.Sync()
+}
+
+func setAsideEntry(number uint32, offset, length int64, sum Hash) Entry {
+	return Entry{
+		Kind: Recovered, Cause: "TAIL_SET_ASIDE", ContentSHA256: sum, Bytes: &length,
+		Void: &Void{Segment: number, Offset: offset},
+	}
+}
+
+// unrecorded returns entries for files that were set aside at the very end of a
+// segment: had their recovered entry become durable, the end would be elsewhere.
+func (l *Log) unrecorded(number uint32, end int64) ([]Entry, error) {
+	names, err := setAsideNames(l.config.Dir, number, end)
+	if err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	for _, name := range names[:len(names)-1] {
+		content, err := os.ReadFile(filepath.Join(l.config.Dir, name))
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, setAsideEntry(number, end, int64(len(content)), sha256.Sum256(content)))
+	}
+	return entries, nil
+}

@@ -1,0 +1,99 @@
+package audit
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The log is a folder of segments, numbered from 1 without gaps:
+//
+//	NNNNNNNN.jsonl        entries; the first is segment.opened, and in a closed
+//	                      segment the last is key.handover
+//	NNNNNNNN.pruned       what audit prune leaves of a segment: its first and last line
+//	NNNNNNNN.tmp          a segment being made; left over after a crash, and removed
+//	NNNNNNNN.torn-OFFSET  bytes that were cut off the segment at OFFSET and set aside
+//
+// A segment whose fdatasync failed is abandoned: it has no key.handover, it
+// ends at the offset that the void of the next segment.opened names, and what
+// may stand behind that does not count.
+const (
+	segmentDigits = 8
+	segmentSuffix = ".jsonl"
+	prunedSuffix  = ".pruned"
+	tempSuffix    = ".tmp"
+	tornInfix     = ".torn-"
+	maxSegment    = 99_999_999
+)
+
+func segmentName(number uint32) string {
+	return fmt.Sprintf("%0*d%s", segmentDigits, number, segmentSuffix)
+}
+
+// segment is what the log remembers of one file.
+type segment struct {
+	number uint32
+	first  uint64 // seq of its first entry
+	end    int64  // entries end here: size, offset of the void, or, in the open one, what is durable
+	pruned bool
+}
+
+// listSegments returns the segments in dir, ascending and without a gap, and
+// the names of temporary files. Only numbers and pruned are filled in.
+func listSegments(dir string) (segments []segment, temporary []string, err error) {
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range names {
+		base, suffix := name.Name(), ""
+		if len(base) > segmentDigits {
+			base, suffix = base[:segmentDigits], base[segmentDigits:]
+		}
+		number, err := strconv.ParseUint(base, 10, 32)
+		if err != nil || len(base) != segmentDigits || number == 0 {
+			continue
+		}
+		switch suffix {
+		case segmentSuffix, prunedSuffix:
+			segments = append(segments, segment{number: uint32(number), pruned: suffix == prunedSuffix})
+		case tempSuffix:
+			temporary = append(temporary, name.Name())
+		}
+	}
+	slices.SortFunc(segments, func(a, b segment) int { return int(a.number) - int(b.number) })
+	for i, s := range segments {
+		if s.number != uint32(i)+1 {
+			return nil, nil, fmt.Errorf("%w: segment %d is missing or there twice", ErrDamaged, i+1)
+		}
+	}
+	return segments, temporary, nil
+}
+
+func (s segment) name() string {
+	if s.pruned {
+		return strings.TrimSuffix(segmentName(s.number), segmentSuffix) + prunedSuffix
+	}
+	return segmentName(s.number)
+}
+
+// setAsideNames returns the files that hold what was cut off number at offset.
+func setAsideNames(dir string, number uint32, offset int64) ([]string, error) {
+	name := fmt.Sprintf("%0*d%s%d", segmentDigits, number, tornInfix, offset)
+	var found []string
+	for i := 0; ; i++ {
+		candidate := name
+		if i > 0 {
+			candidate += "." + strconv.Itoa(i)
+		}
+		if _, err := os.Lstat(filepath.Join(dir, candidate)); os.IsNotExist(err) {
+			return append(found, candidate), nil
+		} else if err != nil {
+			return nil, err
+		}
+		found = append(found, candidate)
+	}
+}
