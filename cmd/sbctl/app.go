@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"google.golang.org/grpc"
+
+	"subjectbroker/cmd/sbctl/internal/ui"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+	"subjectbroker/worker/client"
+)
+
+// patience bounds one call that has no person or key source in it. The daemon
+// itself answers or refuses within a few seconds.
+const patience = 30 * time.Second
+
+// keyPatience bounds a call that may wait for a person at a keychain's prompt.
+const keyPatience = 90 * time.Second
+
+// app is what a command works with: its streams, its options, its connection.
+type app struct {
+	opts   globals
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	out    *ui.Printer
+	now    func() time.Time
+	model  *kong.Application
+	tty    func() (*ui.TTY, error)
+
+	conn *grpc.ClientConn
+}
+
+// say tells the person something; it is no data.
+func (a *app) say(format string, args ...any) {
+	fmt.Fprintln(a.stderr, ui.Safe(fmt.Sprintf(format, args...)))
+}
+
+// done tells the person that something happened, unless a program is reading.
+func (a *app) done(format string, args ...any) {
+	if a.out.Format != ui.JSON && !a.out.Quiet {
+		a.say(format, args...)
+	}
+}
+
+// places is where the daemon is expected.
+func (a *app) places() (client.Places, error) {
+	places, err := client.ResolvePlaces(a.opts.Home, a.opts.Socket)
+	if err != nil {
+		return places, refuse("finding the home", "%v", err)
+	}
+	return places, nil
+}
+
+// operator is the operator's side of the contract, over one connection that is
+// made when it is first needed.
+func (a *app) operator(ctx context.Context) (operatorv1.OperatorServiceClient, error) {
+	if a.conn == nil {
+		places, err := a.places()
+		if err != nil {
+			return nil, err
+		}
+		conn, err := client.Operator(ctx, places)
+		if err != nil {
+			return nil, fail(err, "reaching the daemon")
+		}
+		a.conn = conn
+	}
+	return operatorv1.NewOperatorServiceClient(a.conn), nil
+}
+
+func (a *app) close() {
+	if a.conn != nil {
+		_ = a.conn.Close()
+	}
+}
+
+// call makes one call to the daemon within patience. It is a function and not
+// a method because methods have no type parameters.
+func call[Q, R any](ctx context.Context, a *app, doing string, request *Q,
+	method func(operatorv1.OperatorServiceClient, context.Context, *Q, ...grpc.CallOption) (*R, error)) (*R, error) {
+	return callWithin(ctx, a, patience, doing, request, method)
+}
+
+func callWithin[Q, R any](ctx context.Context, a *app, limit time.Duration, doing string, request *Q,
+	method func(operatorv1.OperatorServiceClient, context.Context, *Q, ...grpc.CallOption) (*R, error)) (*R, error) {
+	operator, err := a.operator(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	response, err := method(operator, ctx, request)
+	if err != nil {
+		return nil, fail(err, "%s", doing)
+	}
+	return response, nil
+}
+
+// confirm asks a person before something that cannot be undone. --yes answers
+// beforehand; without a terminal and without --yes it refuses.
+func (a *app) confirm(doing, question string) error {
+	if a.opts.Yes {
+		return nil
+	}
+	tty, err := a.tty()
+	if err != nil {
+		return refuse(doing, "this cannot be undone and there is no terminal to ask on: add --yes")
+	}
+	defer tty.Close()
+	yes, err := tty.Confirm(question)
+	if err != nil {
+		return fail(err, "%s", doing)
+	}
+	if !yes {
+		return &failure{code: wire.InvalidArgument, doing: doing, what: "not confirmed, nothing was changed", exit: wire.ExitFailed}
+	}
+	return nil
+}
+
+// paste is a command as it can be pasted into a shell: with the options that
+// said which broker is meant.
+func (a *app) paste(words ...string) string {
+	if a.opts.Home != "" {
+		words = append(words, "--home", a.opts.Home)
+	}
+	if a.opts.Socket != "" {
+		words = append(words, "--socket", a.opts.Socket)
+	}
+	quoted := []string{"sbctl"}
+	for _, word := range words {
+		quoted = append(quoted, shellQuote(word))
+	}
+	return strings.Join(quoted, " ")
+}
+
+// shellQuote is word as a POSIX shell reads it back.
+func shellQuote(word string) string {
+	safe := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+=,", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !safe(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"subjectbroker/cmd/sbctl/internal/ui"
+	"subjectbroker/grants/policy"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+)
+
+type applyCmd struct {
+	File     string `short:"f" required:"" placeholder:"FILE" help:"The document; - is standard input."`
+	DryRun   bool   `help:"Print what would change, and change nothing."`
+	ExitCode bool   `help:"With --dry-run: exit with 1 when something would change."`
+	Prune    bool   `help:"Also remove what carries the document's owner and is not in it. Asks first, or needs --yes."`
+}
+
+// Help is the manual of apply.
+func (applyCmd) Help() string {
+	return `Adds and changes; removes only with --prune. Applying the same document again
+changes nothing: it resets no use counts and extends nothing. A document that is
+wrong anywhere is refused as a whole, with line numbers.
+
+${home} in a file's path is your home directory. Declared secrets that still have
+no content are listed at the end.
+
+Examples:
+  sbctl apply -f broker.yaml --dry-run
+  sbctl export | ssh other sbctl apply -f -`
+}
+
+type changeView struct {
+	Verb   string `json:"verb"`
+	What   string `json:"what"`
+	Name   string `json:"name"`
+	Detail string `json:"detail,omitempty"`
+}
+
+type applyView struct {
+	DryRun      bool         `json:"dryRun"`
+	Changes     []changeView `json:"changes"`
+	NeedContent []string     `json:"needContent"`
+}
+
+// Run applies the document.
+func (c applyCmd) Run(ctx context.Context, a *app) error {
+	doing := "applying " + c.File
+	if c.ExitCode && !c.DryRun {
+		return refuse(doing, "--exit-code goes with --dry-run")
+	}
+	document, err := a.readDocument(doing, c.File)
+	if err != nil {
+		return err
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return fail(err, "%s", doing)
+	}
+	request := &operatorv1.ApplyRequest{Document: document, DryRun: c.DryRun, Prune: c.Prune, HomeDir: filepath.Clean(home)}
+	if c.Prune && !c.DryRun {
+		if err := a.confirmPrune(ctx, doing, request); err != nil {
+			return err
+		}
+	}
+	got, err := call(ctx, a, doing, request, operatorv1.OperatorServiceClient.Apply)
+	if err != nil {
+		return err
+	}
+	if err := a.printChanges(got, c.DryRun); err != nil {
+		return err
+	}
+	if c.ExitCode && len(got.GetChanges()) > 0 {
+		return exitCode(wire.ExitFailed)
+	}
+	return nil
+}
+
+// confirmPrune asks before anything is removed, and says what.
+func (a *app) confirmPrune(ctx context.Context, doing string, request *operatorv1.ApplyRequest) error {
+	trial, err := call(ctx, a, doing, &operatorv1.ApplyRequest{
+		Document: request.GetDocument(), DryRun: true, Prune: true, HomeDir: request.GetHomeDir(),
+	}, operatorv1.OperatorServiceClient.Apply)
+	if err != nil {
+		return err
+	}
+	removals := 0
+	for _, change := range trial.GetChanges() {
+		if change.GetVerb() == "remove" {
+			removals++
+			a.say("would remove %s %s", change.GetWhat(), change.GetName())
+		}
+	}
+	if removals == 0 {
+		return nil
+	}
+	return a.confirm(doing, fmt.Sprintf("Remove %s?", count(removals, "thing")))
+}
+
+func (a *app) printChanges(got *operatorv1.ApplyResponse, dryRun bool) error {
+	view := applyView{DryRun: dryRun, Changes: []changeView{}, NeedContent: append([]string{}, got.GetNeedContent()...)}
+	list := ui.List{Head: []string{"CHANGE", "WHAT", "NAME", "DETAIL"}}
+	for _, change := range got.GetChanges() {
+		view.Changes = append(view.Changes, changeView{change.GetVerb(), change.GetWhat(), change.GetName(), change.GetDetail()})
+		list.IDs = append(list.IDs, change.GetName())
+		list.Rows = append(list.Rows, []string{change.GetVerb(), change.GetWhat(), change.GetName(), change.GetDetail()})
+	}
+	if a.out.Format == ui.JSON && !a.out.Quiet {
+		return a.out.Object(ui.Object{Value: view})
+	}
+	if err := a.out.List(list); err != nil {
+		return err
+	}
+	if len(list.Rows) == 0 {
+		a.done("nothing to change")
+	}
+	for _, name := range view.NeedContent {
+		a.done("%s has no content yet: %s", name, a.paste("secret", "put", name))
+	}
+	return nil
+}
+
+// readDocument reads a document from a file or from standard input.
+func (a *app) readDocument(doing, name string) ([]byte, error) {
+	from := a.stdin
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, fail(err, "%s", doing)
+		}
+		defer file.Close()
+		from = file
+	}
+	document, err := io.ReadAll(io.LimitReader(from, policy.MaxSize+1))
+	if err != nil {
+		return nil, fail(err, "%s", doing)
+	}
+	if len(document) > policy.MaxSize {
+		return nil, refuse(doing, "a document has at most %d bytes", policy.MaxSize)
+	}
+	return document, nil
+}
+
+type exportCmd struct {
+	WithPins bool `help:"Include the pins of registered files: right for this machine only."`
+	All      bool `help:"Include grants that end within a day."`
+}
+
+// Help is the manual of export.
+func (exportCmd) Help() string {
+	return `Writes resources, subjects and grants as one document, stable in order, without
+contents: it can live in git and be applied on another machine.
+
+Examples:
+  sbctl export > broker.yaml`
+}
+
+type documentView struct {
+	Document string `json:"document"`
+}
+
+// Run writes the document.
+func (c exportCmd) Run(ctx context.Context, a *app) error {
+	const doing = "exporting"
+	request := &operatorv1.ExportRequest{WithPins: c.WithPins, All: c.All}
+	if home, err := os.UserHomeDir(); err == nil {
+		request.HomeDir = filepath.Clean(home)
+	}
+	got, err := call(ctx, a, doing, request, operatorv1.OperatorServiceClient.Export)
+	if err != nil {
+		return err
+	}
+	if a.out.Format == ui.JSON {
+		return a.out.Object(ui.Object{Value: documentView{string(got.GetDocument())}})
+	}
+	if _, err := a.stdout.Write(got.GetDocument()); err != nil {
+		return fail(err, doing)
+	}
+	return nil
+}

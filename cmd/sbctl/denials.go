@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"subjectbroker/cmd/sbctl/internal/ui"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+)
+
+type denialsCmd struct {
+	Since   string `placeholder:"D" help:"Only this far back: 90m, 2h, 7d, or a time."`
+	Subject string `placeholder:"S" help:"Only those of this subject."`
+}
+
+// Help is the manual of denials.
+func (denialsCmd) Help() string {
+	return `Denials grouped by subject, capability and true cause, newest first. The subject
+itself was told ACCESS_DENIED and nothing else.
+
+Examples:
+  sbctl denials --since 1h
+  sbctl denials --subject worker -o json`
+}
+
+// Run lists denials.
+func (c denialsCmd) Run(ctx context.Context, a *app) error {
+	const doing = "listing denials"
+	since, err := pastMillis(doing, "--since", c.Since, a.now())
+	if err != nil {
+		return err
+	}
+	groups, err := a.denials(ctx, doing, c.Subject, since)
+	if err != nil {
+		return err
+	}
+	list := ui.List{Head: denialHead, Rows: a.denialRows(groups)}
+	views := make([]denialView, 0, len(groups))
+	for _, d := range groups {
+		list.IDs = append(list.IDs, d.GetCapability())
+		views = append(views, viewDenial(d))
+	}
+	list.Items = views
+	return a.out.List(list)
+}
+
+var denialHead = []string{"SUBJECT", "CAPABILITY", "CAUSE", "REASON", "COUNT", "LAST"}
+
+func (a *app) denialRows(groups []*operatorv1.DenialGroup) [][]string {
+	var rows [][]string
+	for _, d := range groups {
+		rows = append(rows, []string{
+			d.GetSubject(), d.GetCapability(), d.GetCause(), d.GetReasonCode(), fmt.Sprint(d.GetCount()), a.out.When(d.GetLast()),
+		})
+	}
+	return rows
+}
+
+// denials are groups of denials, newest first.
+func (a *app) denials(ctx context.Context, doing, subject string, since int64) ([]*operatorv1.DenialGroup, error) {
+	got, err := call(ctx, a, doing, &operatorv1.ListDenialsRequest{Since: since, Subject: subject}, operatorv1.OperatorServiceClient.ListDenials)
+	return got.GetGroups(), err
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"subjectbroker/cmd/sbctl/internal/ui"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+)
+
+type doctorCmd struct {
+	ConfirmClock bool `help:"Say that the wall clock is right: ends CLOCK_ROLLBACK."`
+}
+
+// Help is the manual of doctor.
+func (doctorCmd) Help() string {
+	return `Works without a daemon, and then says so. The exit code is 1 when a probe fails.
+
+A wall clock that stands behind the newest entry of the log makes timed grants
+count as expired; when the clock is right, --confirm-clock says so.
+
+Examples:
+  sbctl doctor
+  sbctl doctor --confirm-clock`
+}
+
+// Results of a probe.
+const (
+	probeOK   = "ok"
+	probeWarn = "warn"
+	probeFail = "fail"
+)
+
+// probe is one thing that was tried and what came of it.
+type probe struct {
+	Name    string `json:"name"`
+	Status  string `json:"status"`
+	Summary string `json:"summary"`
+	Fix     string `json:"fix,omitempty"`
+}
+
+func passed(name, format string, args ...any) probe {
+	return probe{Name: name, Status: probeOK, Summary: fmt.Sprintf(format, args...)}
+}
+
+// Run probes.
+func (c doctorCmd) Run(ctx context.Context, a *app) error {
+	if c.ConfirmClock {
+		return a.confirmClock(ctx)
+	}
+	places, err := a.places()
+	if err != nil {
+		return err
+	}
+	probes := probeHome(places.Home)
+	probes = append(probes, a.probeDaemon(ctx)...)
+	list := ui.List{Head: []string{"PROBE", "RESULT", "FOUND", "FIX"}, Items: probes}
+	failed := false
+	for _, p := range probes {
+		list.IDs = append(list.IDs, p.Name)
+		list.Rows = append(list.Rows, []string{p.Name, p.Status, p.Summary, p.Fix})
+		failed = failed || p.Status == probeFail
+	}
+	if err := a.out.List(list); err != nil {
+		return err
+	}
+	if failed {
+		return exitCode(wire.ExitFailed)
+	}
+	return nil
+}
+
+type clockView struct {
+	Now string `json:"now"`
+}
+
+func (a *app) confirmClock(ctx context.Context) error {
+	got, err := call(ctx, a, "confirming the clock", &operatorv1.ConfirmClockRequest{}, operatorv1.OperatorServiceClient.ConfirmClock)
+	if err != nil {
+		return err
+	}
+	return a.out.Object(ui.Object{
+		ID:     ui.Stamp(got.GetNow()),
+		Fields: []ui.Field{{Name: "clock", Value: a.out.Clock(got.GetNow())}},
+		Value:  clockView{ui.Stamp(got.GetNow())},
+	})
+}
+
+// probeDaemon asks the daemon, and judges what it says of itself.
+func (a *app) probeDaemon(ctx context.Context) []probe {
+	s, err := a.status(ctx, "asking the daemon")
+	if failed, ok := errors.AsType[*failure](err); ok {
+		return []probe{{"daemon", probeFail, failed.what, failed.hint}}
+	}
+	if err != nil {
+		return []probe{{"daemon", probeFail, err.Error(), ""}}
+	}
+	probes := []probe{
+		passed("daemon", "sbd %s answers, pid %d", s.GetVersion(), s.GetPid()),
+		probeVersion(s), probeVault(s), probeKeySource(s), probeAudit(s), probeClock(s),
+	}
+	for _, p := range s.GetProbes() {
+		probes = append(probes, probe{p.GetName(), p.GetStatus(), p.GetSummary(), p.GetFix()})
+	}
+	for _, p := range probeShims(s) {
+		probes = append(probes, p)
+	}
+	if s.GetVaultState() == "unlocked" {
+		probes = append(probes, a.probeFiles(ctx))
+	}
+	return probes
+}
+
+func probeVersion(s *operatorv1.StatusResponse) probe {
+	if s.GetVersion() != version {
+		return probe{"version", probeWarn, fmt.Sprintf("sbctl is %s, sbd is %s", version, s.GetVersion()), "sbctl service restart"}
+	}
+	return passed("version", "sbctl and sbd are %s", version)
+}
+
+func probeVault(s *operatorv1.StatusResponse) probe {
+	if s.GetVaultState() == "unlocked" {
+		return passed("vault", "unlocked, generation %d", s.GetGeneration())
+	}
+	return probe{"vault", probeFail, stateAndCause(s.GetVaultState(), s.GetVaultCause()), "sbctl unlock"}
+}
+
+// probeKeySource says what the key source does not protect from; a person who
+// chose it should not believe more.
+func probeKeySource(s *operatorv1.StatusResponse) probe {
+	return passed("key source", "%s: %s", s.GetKeySource(), keySourceProtects(s.GetKeySource()))
+}
+
+func probeAudit(s *operatorv1.StatusResponse) probe {
+	if s.GetAuditState() == "ok" {
+		return passed("audit", "ok, entry %d", s.GetAuditSeq())
+	}
+	return probe{"audit", probeFail, stateAndCause(s.GetAuditState(), s.GetAuditCause()), "sbctl status"}
+}
+
+func probeClock(s *operatorv1.StatusResponse) probe {
+	if !s.GetClockRollback() {
+		return passed("clock", "not behind the log")
+	}
+	return probe{"clock", probeFail, "behind the log: timed grants count as expired (" + string(wire.ClockRollback) + ")", "sbctl doctor --confirm-clock"}
+}
+
+// probeShims warns about shims of another version than the daemon's.
+func probeShims(s *operatorv1.StatusResponse) []probe {
+	var probes []probe
+	for _, r := range s.GetRuns() {
+		if v := r.GetShimVersion(); v != "" && v != s.GetVersion() {
+			probes = append(probes, probe{"shim", probeWarn,
+				fmt.Sprintf("run %s of %s has a shim of version %s: restart its agent", r.GetRunId(), r.GetSubject(), v), ""})
+		}
+	}
+	return probes
+}
+
+func (a *app) probeFiles(ctx context.Context) probe {
+	files, err := a.checkFiles(ctx, "checking files", nil)
+	if err != nil {
+		return probe{"files", probeWarn, err.Error(), "sbctl resource status"}
+	}
+	changed := 0
+	for _, f := range files {
+		if f.GetState() != fileOK {
+			changed++
+		}
+	}
+	if changed > 0 {
+		return probe{"files", probeWarn, fmt.Sprintf("%s of %d not as pinned", count(changed, "registered file"), len(files)), "sbctl resource status"}
+	}
+	return passed("files", "%s, all as pinned", count(len(files), "registered file"))
+}
+
+// probeHome looks at the home as far as its owner can.
+func probeHome(home string) []probe {
+	info, err := os.Lstat(home)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return []probe{{"home", probeWarn, home + " does not exist: the daemon makes it when it starts", "sbctl service start"}}
+	case err != nil:
+		return []probe{{"home", probeFail, err.Error(), ""}}
+	case !info.IsDir():
+		return []probe{{"home", probeFail, home + " is not a directory", ""}}
+	case info.Mode().Perm() != 0o700:
+		return []probe{{"home", probeFail, fmt.Sprintf("%s has mode %04o, want 0700", home, info.Mode().Perm()), "chmod 700 " + shellQuote(home)}}
+	}
+	return []probe{passed("home", "%s", home)}
+}

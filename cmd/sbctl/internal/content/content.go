@@ -1,0 +1,127 @@
+// Package content holds the rules for bytes that an operator hands over to be
+// sealed: which kind they get when nobody says, what looks like a credential
+// that must not be filed as an ordinary document, and how a newline that an
+// editor or echo added is kept from becoming part of a token.
+//
+// It protects the operator from an oversight. It is no scanner: content that it
+// does not recognise may still be secret.
+package content
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"regexp"
+	"unicode/utf8"
+)
+
+// Kinds of sealed content.
+const (
+	Text   = "text"
+	Secret = "secret"
+	Binary = "binary"
+)
+
+// Bytes are content on their way to or from the vault. Printing them by any
+// means shows that they were there and nothing else.
+type Bytes []byte
+
+const redacted = "[redacted]"
+
+// String says [redacted].
+func (Bytes) String() string { return redacted }
+
+// GoString says [redacted].
+func (Bytes) GoString() string { return redacted }
+
+// Format says [redacted] for every verb.
+func (Bytes) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
+
+// LogValue says [redacted].
+func (Bytes) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalJSON says [redacted].
+func (Bytes) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
+
+// Wipe overwrites the bytes.
+func (b Bytes) Wipe() { clear(b) }
+
+// KindOf is the kind of bytes that came from a file or from standard input.
+func KindOf(b Bytes) string {
+	if utf8.Valid(b) && bytes.IndexByte(b, 0) < 0 {
+		return Text
+	}
+	return Binary
+}
+
+// credentials are the shapes of tokens and keys that are worth asking about.
+// Each is anchored by its issuer's prefix, so that prose does not match.
+var credentials = []struct {
+	what  string
+	shape *regexp.Regexp
+}{
+	{"a private key", regexp.MustCompile(`-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----`)},
+	{"a private key", regexp.MustCompile(`PuTTY-User-Key-File-[0-9]+:`)},
+	{"an age secret key", regexp.MustCompile(`AGE-SECRET-KEY-1[0-9A-Z]{20,}`)},
+	{"a GitHub token", regexp.MustCompile(`\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})`)},
+	{"a GitLab token", regexp.MustCompile(`\bgl(?:pat|dt|ptt|rt|cbt|ft|soat|imt|agent)-[A-Za-z0-9_-]{16,}`)},
+	{"an API key", regexp.MustCompile(`\bsk-[A-Za-z0-9_-]{20,}`)},
+	{"a payment key", regexp.MustCompile(`\b[sr]k_(?:live|test)_[A-Za-z0-9]{16,}`)},
+	{"an AWS access key", regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`)},
+	{"a Google API key", regexp.MustCompile(`\bAIza[0-9A-Za-z_-]{35}`)},
+	{"a Google OAuth token", regexp.MustCompile(`\bya29\.[0-9A-Za-z_-]{20,}`)},
+	{"a Slack token", regexp.MustCompile(`\bxox[abeoprs]-[0-9A-Za-z-]{10,}`)},
+	{"a Slack token", regexp.MustCompile(`\bxapp-[0-9]-[0-9A-Za-z-]{10,}`)},
+	{"an npm token", regexp.MustCompile(`\bnpm_[A-Za-z0-9]{30,}`)},
+	{"a PyPI token", regexp.MustCompile(`\bpypi-[A-Za-z0-9_-]{16,}`)},
+	{"a Hugging Face token", regexp.MustCompile(`\bhf_[A-Za-z0-9]{30,}`)},
+	{"a SendGrid key", regexp.MustCompile(`\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}`)},
+	{"a DigitalOcean token", regexp.MustCompile(`\bdo[opr]_v1_[a-f0-9]{32,}`)},
+	{"a Vault token", regexp.MustCompile(`\bhv[sbr]\.[A-Za-z0-9_-]{20,}`)},
+	{"an agent key", regexp.MustCompile(`\bak_live_[0-9A-Za-z]{20,}`)},
+	{"a signed token (JWT)", regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`)},
+}
+
+// Credential says what b looks like, when it looks like a known token or a
+// private key.
+func Credential(b Bytes) (what string, found bool) {
+	for _, credential := range credentials {
+		if credential.shape.Match(b) {
+			return credential.what, true
+		}
+	}
+	return "", false
+}
+
+// EndsInOneNewline says whether the last byte of b, and not the one before it,
+// ends a line: what echo and editors leave behind.
+func EndsInOneNewline(b Bytes) bool {
+	body, ended := bytes.CutSuffix(b, []byte("\n"))
+	return ended && !bytes.HasSuffix(bytes.TrimSuffix(body, []byte("\r")), []byte("\n"))
+}
+
+// TrimNewline is b without the line end at its end.
+func TrimNewline(b Bytes) Bytes {
+	if body, ended := bytes.CutSuffix(b, []byte("\n")); ended {
+		return bytes.TrimSuffix(body, []byte("\r"))
+	}
+	return b
+}
+
+// Read takes everything from r, at most limit bytes, and says whether there
+// was more.
+func Read(r io.Reader, limit uint64) (content Bytes, more bool, err error) {
+	b := make([]byte, limit+1) // one allocation: growing would leave copies behind
+	n, err := io.ReadFull(r, b)
+	switch {
+	case err == nil:
+		clear(b)
+		return nil, true, nil
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return b[:n], false, nil
+	}
+	clear(b)
+	return nil, false, err
+}

@@ -1,0 +1,28 @@
+// Command sbctl is the operator's command: it puts content into the broker,
+// says who may have it, and shows what happened.
+//
+// It holds nothing: no key, no content longer than one command, no session.
+// Everything it knows it asks from sbd over the operator socket, after it has
+// made sure who answers. It reads audit log files itself only to verify them,
+// with code that shares nothing with the writer.
+//
+// It does not decide anything. A hostile process of the same uid can do all
+// that sbctl can.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"subjectbroker/cmd/sbctl/internal/ui"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+)
+
+type statusCmd struct{}
+
+// Help is the manual of status.
+func (statusCmd) Help() string {
+	return `The exit code is 0 whenever the daemon answers, locked or not. What is wrong is
+said in words: why the vault is not unlocked, why the log cannot be written.
+
+Examples:
+  sbctl status
+  sbctl status -o json`
+}
+
+type statusView struct {
+	Version       string    `json:"version"`
+	API           uint32    `json:"api"`
+	PID           int32     `json:"pid"`
+	Started       string    `json:"started"`
+	Platform      string    `json:"platform"`
+	Home          string    `json:"home"`
+	SocketDir     string    `json:"socketDir"`
+	Vault         string    `json:"vault"`
+	VaultState    string    `json:"vaultState"`
+	VaultCause    string    `json:"vaultCause,omitempty"`
+	KeySource     string    `json:"keySource"`
+	Generation    uint64    `json:"generation"`
+	Rows          uint64    `json:"rows"`
+	AuditState    string    `json:"auditState"`
+	AuditCause    string    `json:"auditCause,omitempty"`
+	AuditDir      string    `json:"auditDir"`
+	Seq           uint64    `json:"seq"`
+	Genesis       string    `json:"genesis"`
+	ClockRollback bool      `json:"clockRollback"`
+	Resources     uint32    `json:"resources"`
+	Subjects      uint32    `json:"subjects"`
+	Grants        uint32    `json:"grants"`
+	MaxContent    uint64    `json:"maxContent"`
+	Runs          []runView `json:"runs"`
+}
+
+// Run shows the status.
+func (statusCmd) Run(ctx context.Context, a *app) error {
+	s, err := a.status(ctx, "asking for the status")
+	if err != nil {
+		return err
+	}
+	err = a.out.Object(ui.Object{
+		ID: s.GetVaultId(),
+		Fields: []ui.Field{
+			{Name: "daemon", Value: fmt.Sprintf("sbd %s, API %d, pid %d, started %s", s.GetVersion(), s.GetApi(), s.GetPid(), a.out.When(s.GetStarted()))},
+			{Name: "home", Value: s.GetHome()},
+			{Name: "sockets", Value: s.GetSocketDir()},
+			{Name: "vault", Value: stateAndCause(s.GetVaultState(), s.GetVaultCause()) + fmt.Sprintf(", generation %d", s.GetGeneration())},
+			{Name: "key source", Value: s.GetKeySource()},
+			{Name: "audit", Value: stateAndCause(s.GetAuditState(), s.GetAuditCause()) + fmt.Sprintf(", entry %d, in %s", s.GetAuditSeq(), s.GetAuditDir())},
+			{Name: "genesis", Value: s.GetAuditGenesis()},
+			{Name: "clock", Value: clockWords(s)},
+			{Name: "policy", Value: fmt.Sprintf("%s, %s, %s", count(s.GetResources(), "resource"), count(s.GetSubjects(), "subject"), count(s.GetGrants(), "grant"))},
+			{Name: "runs", Value: fmt.Sprintf("%d open", len(s.GetRuns()))},
+		},
+		Value: statusView{
+			Version: s.GetVersion(), API: s.GetApi(), PID: s.GetPid(), Started: ui.Stamp(s.GetStarted()), Platform: s.GetPlatform(),
+			Home: s.GetHome(), SocketDir: s.GetSocketDir(), Vault: s.GetVaultId(), VaultState: s.GetVaultState(), VaultCause: s.GetVaultCause(),
+			KeySource: s.GetKeySource(), Generation: s.GetGeneration(), Rows: s.GetRows(), AuditState: s.GetAuditState(),
+			AuditCause: s.GetAuditCause(), AuditDir: s.GetAuditDir(), Seq: s.GetAuditSeq(), Genesis: s.GetAuditGenesis(),
+			ClockRollback: s.GetClockRollback(), Resources: s.GetResources(), Subjects: s.GetSubjects(), Grants: s.GetGrants(),
+			MaxContent: s.GetMaxContent(), Runs: viewRuns(s.GetRuns()),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return a.out.Section("Runs", runHead, a.runRows(s.GetRuns()))
+}
+
+// status asks the daemon what it knows of itself.
+func (a *app) status(ctx context.Context, doing string) (*operatorv1.StatusResponse, error) {
+	return call(ctx, a, doing, &operatorv1.StatusRequest{}, operatorv1.OperatorServiceClient.Status)
+}
+
+// contentLimit is the largest content that the daemon takes, in bytes.
+func contentLimit(s *operatorv1.StatusResponse) uint64 {
+	if limit := s.GetMaxContent(); limit > 0 && limit <= wire.HardMaxContent {
+		return limit
+	}
+	return wire.HardMaxContent
+}
+
+func stateAndCause(state, cause string) string {
+	if cause == "" {
+		return state
+	}
+	return state + ": " + cause
+}
+
+func clockWords(s *operatorv1.StatusResponse) string {
+	if s.GetClockRollback() {
+		return string(wire.ClockRollback) + ": the wall clock is behind the log; timed grants count as expired until `sbctl doctor --confirm-clock`"
+	}
+	return ""
+}
+
+// count is a number of things in words.
+func count[N uint32 | uint64 | int](n N, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+type initCmd struct{}
+
+// Help is the manual of init.
+func (initCmd) Help() string {
+	return `The daemon makes its vault and its log when it starts for the first time. init
+asks it what to keep of that moment elsewhere: the fingerprint of the log's
+first entry, against which the log can be verified later even when the daemon
+is not believed.
+
+Examples:
+  sbctl init
+  sbctl audit verify --genesis FINGERPRINT`
+}
+
+type initView struct {
+	Home      string `json:"home"`
+	Vault     string `json:"vault"`
+	KeySource string `json:"keySource"`
+	Protects  string `json:"protects"`
+	Genesis   string `json:"genesis"`
+}
+
+// Run prints what to keep.
+func (initCmd) Run(ctx context.Context, a *app) error {
+	const doing = "meeting the daemon"
+	s, err := a.status(ctx, doing)
+	if err != nil {
+		return err
+	}
+	if s.GetVaultState() != "unlocked" {
+		what := stateAndCause("the vault is "+s.GetVaultState(), s.GetVaultCause())
+		return &failure{code: wire.VaultLocked, doing: doing, what: what, hint: "sbctl unlock", exit: wire.ExitUnavailable}
+	}
+	protects := keySourceProtects(s.GetKeySource())
+	err = a.out.Object(ui.Object{
+		ID: s.GetAuditGenesis(),
+		Fields: []ui.Field{
+			{Name: "home", Value: s.GetHome()},
+			{Name: "vault", Value: s.GetVaultId()},
+			{Name: "key source", Value: s.GetKeySource()},
+			{Name: "protects", Value: protects},
+			{Name: "genesis", Value: s.GetAuditGenesis()},
+		},
+		Value: initView{Home: s.GetHome(), Vault: s.GetVaultId(), KeySource: s.GetKeySource(), Protects: protects, Genesis: s.GetAuditGenesis()},
+	})
+	if err != nil {
+		return err
+	}
+	a.done("keep the genesis fingerprint outside this machine: with it `sbctl audit verify --genesis …` proves where the log began")
+	return nil
+}
+
+// keySourceProtects says what a key source is good for, and what not.
+func keySourceProtects(source string) string {
+	switch source {
+	case "keychain":
+		return "the vault in a copied disk or backup is unreadable without the log-in that opens the keychain; a process of your own user can ask the keychain as sbd does"
+	case "file":
+		return "the vault is unreadable without secret.key, which lies beside it with mode 0600: whoever copies the whole home, or runs as your user, has both"
+	}
+	return ""
+}
+
+// fingerprintShort is the beginning of a fingerprint, for lines of text.
+func fingerprintShort(fingerprint string) string {
+	const shown = 16
+	if len(fingerprint) <= shown {
+		return fingerprint
+	}
+	return strings.ToLower(fingerprint[:shown]) + "…"
+}

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"subjectbroker/cmd/sbctl/internal/nearest"
+	"subjectbroker/cmd/sbctl/internal/ui"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+)
+
+type subjectCmd struct {
+	Add     subjectAddCmd     `cmd:"" help:"Create a subject"`
+	Set     subjectSetCmd     `cmd:"" help:"Change a subject's minimum tier"`
+	List    subjectListCmd    `cmd:"" default:"1" help:"List subjects"`
+	Show    subjectShowCmd    `cmd:"" help:"Show one subject, its grants and its runs"`
+	Disable subjectDisableCmd `cmd:"" help:"Deny a subject everything and end its runs"`
+	Enable  subjectEnableCmd  `cmd:"" help:"Let a disabled subject ask again"`
+	Rm      subjectRmCmd      `cmd:"" help:"Remove a subject, its grants and its runs"`
+}
+
+// Help is the manual of subject.
+func (subjectCmd) Help() string {
+	return `A subject is the configured identity that asks, usually one for each agent. It
+can do nothing until it is granted something.`
+}
+
+type subjectAddCmd struct {
+	Subject string `arg:"" help:"Name: letters, digits, dot, dash, underscore."`
+	MinTier string `placeholder:"T" help:"Minimum tier of its runs: cooperative (default), bound or sandboxed."`
+}
+
+// Help is the manual of subject add.
+func (subjectAddCmd) Help() string {
+	return `A run whose tier is below the minimum is refused everything, whatever it was
+granted.
+
+Examples:
+  sbctl subject add worker`
+}
+
+// Run creates a subject.
+func (c subjectAddCmd) Run(ctx context.Context, a *app) error {
+	got, err := call(ctx, a, "adding subject "+c.Subject, &operatorv1.AddSubjectRequest{Name: c.Subject, MinTier: c.MinTier}, operatorv1.OperatorServiceClient.AddSubject)
+	if err != nil {
+		return err
+	}
+	return a.printSubject(got.GetSubject())
+}
+
+type subjectSetCmd struct {
+	Subject string `arg:"" help:"Name of the subject."`
+	MinTier string `required:"" placeholder:"T" help:"New minimum tier: cooperative, bound or sandboxed."`
+}
+
+// Help is the manual of subject set.
+func (subjectSetCmd) Help() string {
+	return `Examples:
+  sbctl subject set worker --min-tier cooperative`
+}
+
+// Run changes a subject.
+func (c subjectSetCmd) Run(ctx context.Context, a *app) error {
+	return a.setSubject(ctx, "changing subject "+c.Subject, &operatorv1.SetSubjectRequest{Name: c.Subject, MinTier: c.MinTier})
+}
+
+type subjectDisableCmd struct {
+	Subject string `arg:"" help:"Name of the subject."`
+}
+
+// Help is the manual of subject disable.
+func (subjectDisableCmd) Help() string {
+	return `Takes effect at once: open runs end, the next request is denied. Grants stay and
+hold again after "subject enable".
+
+Examples:
+  sbctl subject disable worker`
+}
+
+// Run disables a subject.
+func (c subjectDisableCmd) Run(ctx context.Context, a *app) error {
+	enabled := false
+	return a.setSubject(ctx, "disabling subject "+c.Subject, &operatorv1.SetSubjectRequest{Name: c.Subject, Enabled: &enabled})
+}
+
+type subjectEnableCmd struct {
+	Subject string `arg:"" help:"Name of the subject."`
+}
+
+// Help is the manual of subject enable.
+func (subjectEnableCmd) Help() string {
+	return `Examples:
+  sbctl subject enable worker`
+}
+
+// Run enables a subject.
+func (c subjectEnableCmd) Run(ctx context.Context, a *app) error {
+	enabled := true
+	return a.setSubject(ctx, "enabling subject "+c.Subject, &operatorv1.SetSubjectRequest{Name: c.Subject, Enabled: &enabled})
+}
+
+func (a *app) setSubject(ctx context.Context, doing string, request *operatorv1.SetSubjectRequest) error {
+	got, err := call(ctx, a, doing, request, operatorv1.OperatorServiceClient.SetSubject)
+	if err != nil {
+		return err
+	}
+	if ended := got.GetEndedRuns(); ended > 0 {
+		a.done("%s ended", count(ended, "run"))
+	}
+	return a.printSubject(got.GetSubject())
+}
+
+type subjectListCmd struct{}
+
+// Help is the manual of subject list.
+func (subjectListCmd) Help() string {
+	return `Examples:
+  sbctl subject list
+  sbctl subjects -q`
+}
+
+// Run lists subjects.
+func (subjectListCmd) Run(ctx context.Context, a *app) error {
+	subjects, err := a.subjects(ctx, "listing subjects")
+	if err != nil {
+		return err
+	}
+	list := ui.List{Head: []string{"SUBJECT", "ENABLED", "MIN TIER", "GRANTS", "RUNS", "CREATED"}}
+	views := make([]subjectView, 0, len(subjects))
+	for _, s := range subjects {
+		list.IDs = append(list.IDs, s.GetName())
+		list.Rows = append(list.Rows, []string{
+			s.GetName(), yesNo(s.GetEnabled()), s.GetMinTier(), fmt.Sprint(s.GetGrants()), fmt.Sprint(s.GetRuns()), a.out.When(s.GetCreated()),
+		})
+		views = append(views, viewSubject(s))
+	}
+	list.Items = views
+	return a.out.List(list)
+}
+
+// subjects are all subjects, sorted by name.
+func (a *app) subjects(ctx context.Context, doing string) ([]*operatorv1.Subject, error) {
+	got, err := call(ctx, a, doing, &operatorv1.ListSubjectsRequest{}, operatorv1.OperatorServiceClient.ListSubjects)
+	return got.GetSubjects(), err
+}
+
+// subject is the subject of a name; one that does not exist is refused, with
+// the nearest that does.
+func (a *app) subject(ctx context.Context, doing, verb, name string) (*operatorv1.Subject, error) {
+	subjects, err := a.subjects(ctx, doing)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, s := range subjects {
+		if s.GetName() == name {
+			return s, nil
+		}
+		names = append(names, s.GetName())
+	}
+	refused := refuse(doing, "there is no subject %s", name)
+	if near, ok := nearest.Name(name, names); ok {
+		return nil, refused.withHint("sbctl subject %s %s", verb, near)
+	}
+	return nil, refused.withHint("sbctl subject list")
+}
+
+type subjectShowCmd struct {
+	Subject string `arg:"" help:"Name of the subject."`
+}
+
+// Help is the manual of subject show.
+func (subjectShowCmd) Help() string {
+	return `Examples:
+  sbctl subject show worker`
+}
+
+type subjectFullView struct {
+	subjectView
+	Holds    []grantView `json:"holds"`
+	OpenRuns []runView   `json:"openRuns"`
+}
+
+// Run shows one subject.
+func (c subjectShowCmd) Run(ctx context.Context, a *app) error {
+	doing := "showing subject " + c.Subject
+	s, err := a.subject(ctx, doing, "show", c.Subject)
+	if err != nil {
+		return err
+	}
+	held, err := call(ctx, a, doing, &operatorv1.ListGrantsRequest{Subject: c.Subject}, operatorv1.OperatorServiceClient.ListGrants)
+	if err != nil {
+		return err
+	}
+	all, err := call(ctx, a, doing, &operatorv1.ListRunsRequest{}, operatorv1.OperatorServiceClient.ListRuns)
+	if err != nil {
+		return err
+	}
+	var runs []*operatorv1.Run
+	for _, r := range all.GetRuns() {
+		if r.GetSubject() == c.Subject {
+			runs = append(runs, r)
+		}
+	}
+	err = a.out.Object(ui.Object{
+		ID: s.GetName(), Fields: a.subjectFields(s),
+		Value: subjectFullView{viewSubject(s), viewGrants(held.GetGrants()), viewRuns(runs)},
+	})
+	if err != nil {
+		return err
+	}
+	if err := a.out.Section("Grants", grantHead, a.grantRows(held.GetGrants())); err != nil {
+		return err
+	}
+	return a.out.Section("Runs", runHead, a.runRows(runs))
+}
+
+func (a *app) printSubject(s *operatorv1.Subject) error {
+	return a.out.Object(ui.Object{ID: s.GetName(), Fields: a.subjectFields(s), Value: viewSubject(s)})
+}
+
+func (a *app) subjectFields(s *operatorv1.Subject) []ui.Field {
+	return []ui.Field{
+		{Name: "subject", Value: s.GetName()},
+		{Name: "enabled", Value: yesNo(s.GetEnabled())},
+		{Name: "min tier", Value: s.GetMinTier()},
+		{Name: "grants", Value: fmt.Sprint(s.GetGrants())},
+		{Name: "runs", Value: fmt.Sprint(s.GetRuns())},
+		{Name: "created", Value: a.out.When(s.GetCreated())},
+		{Name: "owner", Value: s.GetOwner()},
+	}
+}
+
+type subjectRmCmd struct {
+	Subject string `arg:"" help:"Name of the subject."`
+}
+
+// Help is the manual of subject rm.
+func (subjectRmCmd) Help() string {
+	return `A new subject of the same name inherits nothing. Asks first, or needs --yes.
+
+Examples:
+  sbctl subject rm worker`
+}
+
+// Run removes a subject.
+func (c subjectRmCmd) Run(ctx context.Context, a *app) error {
+	doing := "removing subject " + c.Subject
+	s, err := a.subject(ctx, doing, "rm", c.Subject)
+	if err != nil {
+		return err
+	}
+	question := fmt.Sprintf("Remove subject %s with %s and %s?", c.Subject, count(s.GetGrants(), "grant"), count(s.GetRuns(), "open run"))
+	if err := a.confirm(doing, question); err != nil {
+		return err
+	}
+	got, err := call(ctx, a, doing, &operatorv1.RemoveSubjectRequest{Name: c.Subject}, operatorv1.OperatorServiceClient.RemoveSubject)
+	if err != nil {
+		return err
+	}
+	ended := got.GetEndedRuns()
+	return a.out.Object(ui.Object{
+		ID: c.Subject,
+		Fields: []ui.Field{
+			{Name: "removed", Value: c.Subject},
+			{Name: "revoked", Value: strings.Join(got.GetRevokedGrantIds(), ", ")},
+			{Name: "runs ended", Value: fmt.Sprint(ended)},
+		},
+		Value: removedView{SubjectID: c.Subject, Removed: true, Revoked: append([]string{}, got.GetRevokedGrantIds()...), EndedRuns: &ended},
+	})
+}

@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"subjectbroker/cmd/sbctl/internal/screen"
+	"subjectbroker/cmd/sbctl/internal/ui"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+)
+
+type watchCmd struct{}
+
+// Help is the manual of watch.
+func (watchCmd) Help() string {
+	return `A live screen of open runs, denials and the newest entries. Keys that change
+something ask first.
+
+Keys:
+  up, down, j, k    select             tab    the other list
+  g    grant what was denied, for an hour
+  d    deny it     x    disable the subject     e    end the run
+  r    ask again   q    leave
+
+With -o json, or when standard output is no terminal, every new entry is written
+as a line of JSON.
+
+Examples:
+  sbctl watch
+  sbctl watch -o json | jq 'select(.decision == "deny")'`
+}
+
+// Run watches.
+func (watchCmd) Run(ctx context.Context, a *app) error {
+	const doing = "watching"
+	operator, err := a.operator(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := operator.WatchEvents(ctx, &operatorv1.WatchEventsRequest{})
+	if err != nil {
+		return fail(err, doing)
+	}
+	if a.out.Format == ui.JSON || a.out.Quiet || !ui.IsTerminal(a.stdout) {
+		err = a.watchLines(events)
+	} else {
+		err = a.watchScreen(ctx, events)
+	}
+	if interrupted(ctx, err) {
+		return nil
+	}
+	return fail(err, doing)
+}
+
+type eventStream = grpc.ServerStreamingClient[operatorv1.WatchEventsResponse]
+
+// watchLines writes every event as a line.
+func (a *app) watchLines(events eventStream) error {
+	for {
+		event, err := events.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := a.stdout.Write(event.GetLine()); err != nil {
+			return err
+		}
+	}
+}
+
+const (
+	// watchTick is how often relative times are drawn anew.
+	watchTick = time.Second
+	// watchSettle gathers a burst of events into one question to the daemon.
+	watchSettle = 100 * time.Millisecond
+	// watchRecent is how many entries the screen remembers.
+	watchRecent = 100
+	// watchBack is how far back denials are shown.
+	watchBack = 24 * time.Hour
+	// watchGrant is how long the grant key grants.
+	watchGrant = time.Hour
+)
+
+// watchScreen runs the live screen until the person leaves.
+func (a *app) watchScreen(ctx context.Context, events eventStream) error {
+	terminal, err := screen.Open()
+	if err != nil {
+		return err
+	}
+	defer terminal.Close()
+	lines, ended := receive(ctx, events)
+	live := &liveScreen{app: a}
+	if err := live.refresh(ctx); err != nil {
+		return err
+	}
+	tick := time.NewTicker(watchTick)
+	defer tick.Stop()
+	settle := time.NewTimer(0)
+	defer settle.Stop()
+	for {
+		if err := terminal.Draw(&live.model); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case line := <-lines:
+			live.remember(line)
+			settle.Reset(watchSettle)
+		case <-settle.C:
+			if err := live.refresh(ctx); err != nil {
+				return err
+			}
+		case <-tick.C:
+			live.show()
+		case key, ok := <-terminal.Keys():
+			if !ok {
+				return nil
+			}
+			action := live.model.Press(key)
+			if action.Verb == screen.Quit {
+				return nil
+			}
+			live.do(ctx, action)
+		}
+	}
+}
+
+// receive turns a stream into channels, so that one loop can wait for it and
+// for keys. Both sides end with ctx.
+func receive(ctx context.Context, events eventStream) (lines <-chan []byte, ended <-chan error) {
+	out, done := make(chan []byte), make(chan error, 1)
+	go func() {
+		for {
+			event, err := events.Recv()
+			if err != nil {
+				done <- err
+				return
+			}
+			select {
+			case out <- event.GetLine():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, done
+}
+
+// liveScreen is the screen with what it needs to ask and to act.
+type liveScreen struct {
+	app     *app
+	model   screen.Model
+	status  *operatorv1.StatusResponse
+	runs    []*operatorv1.Run
+	denials []*operatorv1.DenialGroup
+	recent  []string
+}
+
+// remember keeps the newest entries.
+func (l *liveScreen) remember(line []byte) {
+	e, err := parseEntry(line)
+	if err != nil {
+		return // the log keeps it; a screen may miss it
+	}
+	l.recent = append(l.recent, e.line(l.app.out))
+	if len(l.recent) > watchRecent {
+		l.recent = l.recent[len(l.recent)-watchRecent:]
+	}
+}
+
+// refresh asks the daemon for everything that is shown.
+func (l *liveScreen) refresh(ctx context.Context) error {
+	const doing = "watching"
+	status, err := l.app.status(ctx, doing)
+	if err != nil {
+		return err
+	}
+	l.status, l.runs = status, status.GetRuns()
+	denials, err := l.app.denials(ctx, doing, "", l.app.now().Add(-watchBack).UnixMilli())
+	if err != nil {
+		l.model.Message = err.Error() // a locked vault is a state to be shown
+	} else {
+		l.denials = denials
+	}
+	l.show()
+	return nil
+}
+
+// show gives the model what is known, with times as of now.
+func (l *liveScreen) show() {
+	now := l.app.now()
+	state := screen.State{
+		Title: fmt.Sprintf("sbctl watch   sbd %s, vault %s, audit %s, entry %d", l.status.GetVersion(),
+			stateAndCause(l.status.GetVaultState(), l.status.GetVaultCause()),
+			stateAndCause(l.status.GetAuditState(), l.status.GetAuditCause()), l.status.GetAuditSeq()),
+		Recent: l.recent,
+	}
+	for _, r := range l.runs {
+		state.Runs = append(state.Runs, screen.Run{
+			ID: r.GetRunId(), Subject: r.GetSubject(), Tier: r.GetTier(), Command: r.GetCommand(),
+			Opened: ui.Relative(time.UnixMilli(r.GetOpened()), now), Reads: r.GetReads(), Denials: r.GetDenials(),
+		})
+	}
+	for _, d := range l.denials {
+		state.Denials = append(state.Denials, screen.Denial{
+			Subject: d.GetSubject(), Capability: d.GetCapability(), Cause: d.GetCause(), Count: d.GetCount(),
+			Last: ui.Relative(time.UnixMilli(d.GetLast()), now),
+		})
+	}
+	l.model.Show(state)
+}
+
+// do carries an action out and tells what came of it.
+func (l *liveScreen) do(ctx context.Context, action screen.Action) {
+	var err error
+	switch action.Verb {
+	case screen.None:
+		return
+	case screen.Refresh:
+	case screen.Grant:
+		_, err = call(ctx, l.app, "granting", &operatorv1.CreateGrantsRequest{
+			Subject: action.Subject, Capabilities: []string{action.Capability}, TtlMs: watchGrant.Milliseconds(),
+		}, operatorv1.OperatorServiceClient.CreateGrants)
+	case screen.Deny:
+		_, err = call(ctx, l.app, "denying", &operatorv1.CreateGrantsRequest{
+			Subject: action.Subject, Capabilities: []string{action.Capability}, Deny: true,
+		}, operatorv1.OperatorServiceClient.CreateGrants)
+	case screen.Disable:
+		enabled := false
+		_, err = call(ctx, l.app, "disabling", &operatorv1.SetSubjectRequest{Name: action.Subject, Enabled: &enabled}, operatorv1.OperatorServiceClient.SetSubject)
+	case screen.End:
+		_, err = call(ctx, l.app, "ending", &operatorv1.EndRunRequest{RunId: action.RunID}, operatorv1.OperatorServiceClient.EndRun)
+	}
+	if err == nil {
+		err = l.refresh(ctx)
+	}
+	l.model.Message = "done"
+	if err != nil {
+		l.model.Message = err.Error()
+	}
+}

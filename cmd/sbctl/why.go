@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"subjectbroker/cmd/sbctl/internal/content"
+	"subjectbroker/cmd/sbctl/internal/nearest"
+	"subjectbroker/cmd/sbctl/internal/ui"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+)
+
+type whyCmd struct {
+	Subject    string `arg:"" optional:"" help:"Only denials of this subject."`
+	Capability string `arg:"" optional:"" name:"cap" help:"Only denials of this capability; without an action it is read:."`
+}
+
+// Help is the manual of why.
+func (whyCmd) Help() string {
+	return `Shows the newest denial: when, its true cause, the name that was probably meant,
+and commands that would mend it, ready to paste. Nothing is changed; whether the
+subject should have it is yours to say.
+
+Examples:
+  sbctl why
+  sbctl why worker design-doc`
+}
+
+type whyView struct {
+	Timestamp  string   `json:"timestamp"`
+	SubjectID  string   `json:"subjectId,omitempty"`
+	Capability string   `json:"capability,omitempty"`
+	ResourceID string   `json:"resourceId,omitempty"`
+	Decision   string   `json:"decision"`
+	ReasonCode string   `json:"reasonCode"`
+	Cause      string   `json:"cause,omitempty"`
+	Count      uint64   `json:"count"`
+	Now        string   `json:"now,omitempty"`
+	Nearest    string   `json:"nearest,omitempty"`
+	Fix        []string `json:"fix"`
+}
+
+// Run explains the newest denial.
+func (c whyCmd) Run(ctx context.Context, a *app) error {
+	const doing = "looking for the newest denial"
+	groups, err := a.denials(ctx, doing, c.Subject, 0)
+	if err != nil {
+		return err
+	}
+	for _, d := range groups {
+		if c.Capability == "" || d.GetCapability() == readCapability(c.Capability) {
+			return a.explainDenial(ctx, doing, d)
+		}
+	}
+	a.done("nothing was denied")
+	if a.out.Format == ui.JSON {
+		return a.out.Object(ui.Object{Value: struct{}{}})
+	}
+	return nil
+}
+
+func (a *app) explainDenial(ctx context.Context, doing string, d *operatorv1.DenialGroup) error {
+	known, err := a.knowledge(ctx, doing)
+	if err != nil {
+		return err
+	}
+	view := whyView{
+		Timestamp: ui.Stamp(d.GetLast()), SubjectID: d.GetSubject(), Capability: d.GetCapability(), ResourceID: resourceOf(d.GetCapability()),
+		Decision: "deny", ReasonCode: d.GetReasonCode(), Cause: d.GetCause(), Count: d.GetCount(), Fix: []string{},
+	}
+	view.Now = a.judgeNow(ctx, known, d)
+	var advice [][]string
+	view.Nearest, advice = known.mend(d, view.Now)
+	for _, words := range advice {
+		view.Fix = append(view.Fix, a.paste(words...))
+	}
+	if err := a.out.Object(ui.Object{ID: view.Capability, Fields: a.whyFields(d, view), Value: view}); err != nil {
+		return err
+	}
+	if a.out.Quiet || a.out.Format == ui.JSON {
+		return nil
+	}
+	var text strings.Builder
+	for _, fix := range view.Fix {
+		text.WriteString("fix: " + ui.Safe(fix) + "\n")
+	}
+	_, err = fmt.Fprint(a.stdout, text.String())
+	return err
+}
+
+func (a *app) whyFields(d *operatorv1.DenialGroup, view whyView) []ui.Field {
+	return []ui.Field{
+		{Name: "time", Value: a.out.When(d.GetLast())},
+		{Name: "subject", Value: view.SubjectID},
+		{Name: "capability", Value: view.Capability},
+		{Name: "reason", Value: view.ReasonCode},
+		{Name: "cause", Value: withMeaning(view.Cause)},
+		{Name: "times", Value: fmt.Sprint(view.Count)},
+		{Name: "nearest", Value: view.Nearest},
+		{Name: "now", Value: view.Now},
+	}
+}
+
+// judgeNow is the decision that the same request would get now, and empty when
+// the daemon cannot judge it.
+func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.DenialGroup) string {
+	if _, ok := known.subjects[d.GetSubject()]; !ok || d.GetCapability() == "" {
+		return ""
+	}
+	got, err := call(ctx, a, "", &operatorv1.ExplainRequest{Subject: d.GetSubject(), Capability: d.GetCapability()}, operatorv1.OperatorServiceClient.Explain)
+	if err != nil {
+		return "" // the denial is told all the same
+	}
+	return got.GetDecision()
+}
+
+// knowledge is what exists, to compare a denied request with.
+type knowledge struct {
+	resources     map[string]*operatorv1.Resource
+	resourceNames []string
+	subjects      map[string]*operatorv1.Subject
+	subjectNames  []string
+	grants        []*operatorv1.Grant
+}
+
+func (a *app) knowledge(ctx context.Context, doing string) (*knowledge, error) {
+	known := &knowledge{resources: map[string]*operatorv1.Resource{}, subjects: map[string]*operatorv1.Subject{}}
+	resources, err := a.resources(ctx, doing)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range resources {
+		known.resources[r.GetName()] = r
+		known.resourceNames = append(known.resourceNames, r.GetName())
+	}
+	subjects, err := a.subjects(ctx, doing)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range subjects {
+		known.subjects[s.GetName()] = s
+		known.subjectNames = append(known.subjectNames, s.GetName())
+	}
+	grants, err := call(ctx, a, doing, &operatorv1.ListGrantsRequest{}, operatorv1.OperatorServiceClient.ListGrants)
+	if err != nil {
+		return nil, err
+	}
+	known.grants = grants.GetGrants()
+	return known, nil
+}
+
+// mend finds the name that was probably meant and the commands that would let
+// the same request through. It is pure.
+func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, commands [][]string) {
+	if now == decisionAllow {
+		return "", nil // mended since
+	}
+	subject, capability := d.GetSubject(), d.GetCapability()
+	resource := resourceOf(capability)
+	switch cause(d.GetCause()) {
+	case causeUnknownSubject:
+		if near, ok := nearest.Name(subject, k.subjectNames); ok && near != subject {
+			return near, [][]string{{"subject", "add", subject}}
+		}
+		return "", [][]string{{"subject", "add", subject}}
+	case causeSubjectDisabled:
+		return "", [][]string{{"subject", "enable", subject}}
+	case causeUnknownResource:
+		near, _ := nearest.Name(resource, k.resourceNames)
+		if near != "" && near != resource {
+			commands = k.grant(subject, strings.TrimSuffix(capability, resource)+near)
+		}
+		return near, append(commands, []string{"secret", "put", resource})
+	case causeNoContent:
+		return "", [][]string{{"secret", "put", resource}}
+	case causeExplicitDeny:
+		for _, g := range k.grants {
+			if g.GetSubject() == subject && g.GetEffect() == "deny" && matches(g.GetCapability(), capability) {
+				commands = append(commands, []string{"revoke", g.GetGrantId()})
+			}
+		}
+		return "", commands
+	case causeTierTooLow:
+		return "", [][]string{{"explain", subject, capability}}
+	case causeNoGrant, causeGrantExpired, causeGrantExhausted:
+		return "", k.grant(subject, capability)
+	}
+	return "", k.mendState(wire.Reason(d.GetReasonCode()), subject, capability)
+}
+
+// mendState is for what was refused for the state of things, not by policy.
+func (k *knowledge) mendState(reason wire.Reason, subject, capability string) [][]string {
+	switch reason {
+	case wire.ResourceChanged:
+		return [][]string{{"resource", "status", resourceOf(capability)}, {"resource", "repin", resourceOf(capability)}}
+	case wire.VaultLocked:
+		return [][]string{{"unlock"}}
+	case wire.AuditFailed, wire.IntegrityFailed, wire.PolicyUnavailable, wire.InternalError:
+		return [][]string{{"status"}}
+	case wire.RunEnded, wire.RateLimited:
+		return [][]string{{"runs", "list"}}
+	}
+	if subject == "" || capability == "" {
+		return nil
+	}
+	return [][]string{{"explain", subject, capability}}
+}
+
+// grant is the command that grants capability; none when it is held already.
+func (k *knowledge) grant(subject, capability string) [][]string {
+	for _, g := range k.grants {
+		if g.GetSubject() == subject && g.GetEffect() == decisionAllow && g.GetState() == "active" && g.GetCapability() == capability {
+			return nil
+		}
+	}
+	words := []string{"grant", subject, capability}
+	if strings.HasPrefix(capability, "read:") && k.resources[resourceOf(capability)].GetKind() == content.Secret {
+		words = append(words, "--disclose")
+	}
+	return [][]string{words}
+}
+
+// matches says whether a pattern covers a capability.
+func matches(pattern, capability string) bool {
+	prefix, wild := strings.CutSuffix(pattern, "*")
+	return pattern == capability || wild && strings.HasPrefix(capability, prefix)
+}
+
+// cause is the true cause of a denial.
+type cause string
+
+const (
+	causeNoGrant         cause = "NO_GRANT"
+	causeExplicitDeny    cause = "EXPLICIT_DENY"
+	causeGrantExpired    cause = "GRANT_EXPIRED"
+	causeGrantExhausted  cause = "GRANT_EXHAUSTED"
+	causeUnknownResource cause = "UNKNOWN_RESOURCE"
+	causeUnknownSubject  cause = "UNKNOWN_SUBJECT"
+	causeSubjectDisabled cause = "SUBJECT_DISABLED"
+	causeNoContent       cause = "NO_CONTENT"
+	causeTierTooLow      cause = "TIER_TOO_LOW"
+)
+
+// withMeaning is a cause and what it means.
+func withMeaning(code string) string {
+	meaning := map[cause]string{
+		causeNoGrant:         "no grant covers it",
+		causeExplicitDeny:    "a grant denies it",
+		causeGrantExpired:    "its grant has expired",
+		causeGrantExhausted:  "its grant is used up",
+		causeUnknownResource: "there is no resource of this name",
+		causeUnknownSubject:  "there is no subject of this name",
+		causeSubjectDisabled: "the subject is disabled",
+		causeNoContent:       "the resource was declared and has no content yet",
+		causeTierTooLow:      "the run's tier is below what is asked for",
+	}[cause(code)]
+	if meaning == "" {
+		return code
+	}
+	return code + ": " + meaning
+}
