@@ -1,0 +1,169 @@
+package agents
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// largestFile bounds what is read, in bytes.
+const largestFile = 64 << 20
+
+// file is a configuration as it was found. Links are followed: many people keep
+// their configuration in a repository and link to it, and replacing the link
+// would take it out of there.
+type file struct {
+	path   string
+	before []byte // nil: there is none
+	found  fs.FileInfo
+}
+
+// openFile reads the file at path, if there is one. It must be a regular file
+// of the caller's own with one name: replacing one that belongs to somebody
+// else would change its owner, and one of two names would split it.
+func openFile(path string) (*file, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if info, lerr := os.Lstat(path); lerr == nil && info.Mode()&fs.ModeSymlink != 0 {
+			return nil, fmt.Errorf("%w: %s is a link to a file that does not exist", ErrUnsafe, path)
+		}
+		return &file{path: path}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	// Without blocking: what was a file a moment ago may be a pipe now.
+	handle, err := os.OpenFile(real, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", real, err)
+	}
+	defer handle.Close()
+	info, err := handle.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", real, err)
+	}
+	if err := checkOwn(real, info); err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(handle, largestFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", real, err)
+	}
+	if len(text) > largestFile {
+		return nil, fmt.Errorf("%w: %s is larger than %d bytes", ErrInvalid, real, largestFile)
+	}
+	if text == nil {
+		text = []byte{}
+	}
+	return &file{path: real, before: text, found: info}, nil
+}
+
+func checkOwn(path string, info fs.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%w: %s is not a regular file", ErrUnsafe, path)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("%w: %s: its owner cannot be told", ErrUnsafe, path)
+	}
+	if int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("%w: %s belongs to uid %d, not to you (uid %d)", ErrUnsafe, path, stat.Uid, os.Geteuid())
+	}
+	if stat.Nlink != 1 {
+		return fmt.Errorf("%w: %s has %d names (hard links)", ErrUnsafe, path, stat.Nlink)
+	}
+	return nil
+}
+
+// unchanged refuses a file that somebody wrote since it was read; agents write
+// theirs at any time. The window that is left is a rename wide.
+func (f *file) unchanged() error {
+	now, err := os.Lstat(f.path)
+	switch {
+	case f.before == nil && errors.Is(err, fs.ErrNotExist):
+		return nil
+	case f.before == nil && err == nil:
+		return fmt.Errorf("%w: %s appeared; try again", ErrConcurred, f.path)
+	case err != nil:
+		return fmt.Errorf("%w: %s: %w", ErrConcurred, f.path, err)
+	case !os.SameFile(now, f.found) || now.Size() != f.found.Size() || !now.ModTime().Equal(f.found.ModTime()):
+		return fmt.Errorf("%w: %s; try again", ErrConcurred, f.path)
+	}
+	return nil
+}
+
+// write replaces the file by text: temporary file, fsync, rename, fsync of the
+// directory. At every instant the name holds the old or the new text whole. The
+// mode stays; a new file gets newMode, and missing directories one to match.
+func (f *file) write(text []byte, newMode fs.FileMode) (err error) {
+	dir := filepath.Dir(f.path)
+	mode := newMode
+	if f.found != nil {
+		mode = f.found.Mode().Perm()
+	} else if err := os.MkdirAll(dir, dirMode(newMode)); err != nil {
+		return fmt.Errorf("writing %s: %w", f.path, err)
+	}
+	temp, err := os.CreateTemp(dir, "."+filepath.Base(f.path)+".*")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", f.path, err)
+	}
+	defer func() {
+		temp.Close()
+		if err != nil {
+			os.Remove(temp.Name())
+		}
+	}()
+	if err := fill(temp, text, mode); err != nil {
+		return fmt.Errorf("writing %s: %w", f.path, err)
+	}
+	if err := f.unchanged(); err != nil {
+		return err
+	}
+	if err := os.Rename(temp.Name(), f.path); err != nil {
+		return fmt.Errorf("writing %s: %w", f.path, err)
+	}
+	return syncDir(dir)
+}
+
+// dirMode lets those search a directory who may read the file made in it.
+func dirMode(file fs.FileMode) fs.FileMode {
+	readers := file & 0o044
+	return 0o700 | readers | readers>>2
+}
+
+func fill(temp *os.File, text []byte, mode fs.FileMode) error {
+	if _, err := temp.Write(text); err != nil {
+		return err
+	}
+	if err := temp.Chmod(mode); err != nil {
+		return err
+	}
+	return temp.Sync()
+}
+
+// remove deletes the file.
+func (f *file) remove() error {
+	if err := f.unchanged(); err != nil {
+		return err
+	}
+	if err := os.Remove(f.path); err != nil {
+		return fmt.Errorf("removing %s: %w", f.path, err)
+	}
+	return syncDir(filepath.Dir(f.path))
+}
+
+func syncDir(dir string) error {
+	handle, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("syncing %s: %w", dir, err)
+	}
+	defer handle.Close()
+	if err := handle.Sync(); err != nil {
+		return fmt.Errorf("syncing %s: %w", dir, err)
+	}
+	return nil
+}
