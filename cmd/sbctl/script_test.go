@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"sbctl": func() {
+		// The terminal of whoever runs the tests is not ours to ask on. A script
+		// that gives one (ttyin) has made this process a session leader already.
+		_, _ = syscall.Setsid()
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		defer stop()
+		os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}})
+}
+
+// TestScripts runs sbctl against a fake operator on a real socket.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata",
+		Setup: func(env *testscript.Env) error {
+			// A socket's path is short; $WORK is not always.
+			home, err := os.MkdirTemp("", "sb")
+			if err != nil {
+				return err
+			}
+			env.Defer(func() { _ = os.RemoveAll(home) })
+			fake, stop, err := serveFake(home)
+			if err != nil {
+				return err
+			}
+			env.Defer(stop)
+			env.Values["fake"] = fake
+			env.Setenv("SB_HOME", home)
+			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("TZ", "UTC")
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"fake":  fakeCommand,
+			"json":  jsonCommand,
+			"mode":  modeCommand,
+			"exits": exitsCommand,
+		},
+	})
+}
+
+// fakeCommand puts the fake into a state:
+//
+//	fake denial SUBJECT CAPABILITY CAUSE [REASON]
+//	fake run ID SUBJECT
+//	fake line FILE         adds the lines of an audit log
+//	fake refuse REASON [CAUSE]
+//	fake clock             puts the clock behind
+func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
+	fake, ok := ts.Value("fake").(*fakeOperator)
+	if !ok || len(args) == 0 {
+		ts.Fatalf("usage: fake denial|run|line|refuse|clock …")
+	}
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	switch args[0] {
+	case "denial":
+		reason := "ACCESS_DENIED"
+		if len(args) > 4 {
+			reason = args[4]
+		}
+		fake.denials = append(fake.denials, &operatorv1.DenialGroup{
+			Subject: args[1], Capability: args[2], Cause: args[3], ReasonCode: reason, Count: 2, First: fakeNow, Last: fakeNow,
+		})
+	case "run":
+		fake.runs = append(fake.runs, &operatorv1.Run{
+			RunId: args[1], Subject: args[2], Tier: "cooperative", Pid: 99, Uid: 1000, Command: "sb-mcp --subject " + args[2],
+			ShimVersion: "dev", Opened: fakeNow, Reads: 1, Resources: []string{"readme"},
+		})
+	case "line":
+		for line := range strings.Lines(ts.ReadFile(args[1])) {
+			fake.lines = append(fake.lines, []byte(line))
+		}
+	case "refuse":
+		fake.refusal = &wire.Error{Reason: wire.Reason(args[1]), Message: "refused for a test"}
+		if len(args) > 2 {
+			fake.refusal.Cause = args[2]
+		}
+	case "clock":
+		fake.behind = true
+	default:
+		ts.Fatalf("fake %s: unknown", args[0])
+	}
+}
+
+// jsonCommand compares a value in a JSON document: json FILE PATH WANT, where
+// PATH is names and indexes joined by dots, and WANT is JSON or a plain string.
+func jsonCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 3 {
+		ts.Fatalf("usage: json FILE PATH WANT")
+	}
+	var value any
+	if err := json.Unmarshal([]byte(ts.ReadFile(args[0])), &value); err != nil {
+		ts.Fatalf("%s is no JSON: %v", args[0], err)
+	}
+	for step := range strings.SplitSeq(args[1], ".") {
+		switch container := value.(type) {
+		case map[string]any:
+			value = container[step]
+		case []any:
+			index := 0
+			if err := json.Unmarshal([]byte(step), &index); err != nil || index >= len(container) {
+				ts.Fatalf("%s: no %s", args[0], args[1])
+			}
+			value = container[index]
+		default:
+			value = nil
+		}
+	}
+	text, _ := json.Marshal(value)
+	plain, _ := value.(string)
+	if (string(text) == args[2] || plain == args[2] && plain != "") == neg {
+		ts.Fatalf("%s: %s is %s, want %s (negated: %v)", args[0], args[1], text, args[2], neg)
+	}
+}
+
+// modeCommand checks the mode of a file: mode FILE 0600.
+func modeCommand(ts *testscript.TestScript, _ bool, args []string) {
+	info, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if got := fmt.Sprintf("%04o", info.Mode().Perm()); got != args[1] {
+		ts.Fatalf("%s has mode %s, want %s", args[0], got, args[1])
+	}
+}
+
+// exitsCommand runs a program that must end with an exit code: exits CODE PROGRAM ARG…
+func exitsCommand(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARG…")
+	}
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		code = exit.ExitCode()
+	}
+	if fmt.Sprint(code) != args[0] {
+		ts.Fatalf("exit code %d, want %s", code, args[0])
+	}
+}
