@@ -1,0 +1,254 @@
+// Command sbd is SubjectBroker's daemon: it alone holds the root key, opens the
+// vault, judges requests and writes the audit log. See usage.go for its manual.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+
+	"subjectbroker/daemon"
+	"subjectbroker/proto/place"
+	"subjectbroker/proto/wire"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+// stopDeadline is when a stop that hangs is cut short: whatever start-up is
+// blocked in, SIGTERM ends the process within 5 s.
+const stopDeadline = 4500 * time.Millisecond
+
+// keychild is the hidden first argument of the key-source child.
+const keychild = "keysource-child"
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) == 1 && args[0] == keychild {
+		return daemon.Keychild(stdin, stdout)
+	}
+	if environ, changed := daemon.CleanEnv(os.Environ()); changed {
+		return failed(stderr, fmt.Errorf("starting again with a clean environment: %w", daemon.Reexec(environ)))
+	}
+	if err := daemon.Harden(); err != nil {
+		return failed(stderr, err)
+	}
+	if err := daemon.CheckEnv(os.Environ()); err != nil {
+		return failed(stderr, err)
+	}
+	verb := "serve"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		verb, args = args[0], args[1:]
+	}
+	switch verb {
+	case "serve":
+		return serve(ctx, args, stdout, stderr)
+	case "check":
+		return check(ctx, args, stdout, stderr)
+	case "help":
+		fmt.Fprint(stdout, usage)
+		return wire.ExitDone
+	}
+	return misused(stderr, fmt.Errorf("unknown command %q", verb))
+}
+
+// flags are the command line of a verb.
+type flags struct {
+	home, socketDir, keySource, logFormat string
+	waitKey, version, help                bool
+}
+
+// parse reads the flags that every verb has, and those of serve when serving.
+func parse(args []string, serving bool) (flags, error) {
+	var f flags
+	set := flag.NewFlagSet("sbd", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	set.StringVar(&f.home, "home", "", "")
+	set.BoolVar(&f.version, "version", false, "")
+	set.BoolVar(&f.help, "help", false, "")
+	set.BoolVar(&f.help, "h", false, "")
+	if serving {
+		set.StringVar(&f.socketDir, "socket-dir", "", "")
+		set.StringVar(&f.keySource, "key-source", "", "")
+		set.StringVar(&f.logFormat, "log", "", "")
+		set.BoolVar(&f.waitKey, "wait-key", false, "")
+	}
+	if err := set.Parse(args); err != nil {
+		return f, err
+	}
+	if set.NArg() > 0 {
+		return f, fmt.Errorf("unexpected argument %q", set.Arg(0))
+	}
+	return f, nil
+}
+
+// early answers --help and --version, and reports bad flags.
+func early(f flags, err error, stdout, stderr io.Writer) (code int, done bool) {
+	switch {
+	case err != nil:
+		return misused(stderr, err), true
+	case f.help:
+		fmt.Fprint(stdout, usage)
+		return wire.ExitDone, true
+	case f.version:
+		fmt.Fprintf(stdout, "sbd %s (%s)\n", version, revision())
+		return wire.ExitDone, true
+	}
+	return 0, false
+}
+
+func (f flags) config(logger *slog.Logger) (daemon.Config, error) {
+	home, err := place.Home(f.home)
+	if err != nil {
+		return daemon.Config{}, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return daemon.Config{}, err
+	}
+	cfg := daemon.Config{
+		Home: home, KeySource: f.keySource, WaitKey: f.waitKey, Version: version, Logger: logger, LogFormat: f.logFormat,
+		Self: self, KeychildArg: keychild,
+	}
+	if dir := f.socketDir; dir != "" {
+		if cfg.SocketDir, err = filepath.Abs(dir); err != nil {
+			return daemon.Config{}, err
+		}
+	} else if dir := os.Getenv(place.EnvSocket); dir != "" {
+		if cfg.SocketDir, err = filepath.Abs(dir); err != nil {
+			return daemon.Config{}, err
+		}
+	}
+	return cfg, nil
+}
+
+func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	f, err := parse(args, true)
+	if err == nil {
+		err = oneOf("--key-source", f.keySource, "auto", "keychain", "file")
+	}
+	if err == nil {
+		err = oneOf("--log", f.logFormat, "text", "json")
+	}
+	if code, done := early(f, err, stdout, stderr); done {
+		return code
+	}
+	logs := &switchingHandler{}
+	cfg, err := f.config(slog.New(logs))
+	if err != nil {
+		return failed(stderr, err)
+	}
+	cfg.UseLogFormat = func(format string) { logs.use(handler(format, stderr)) }
+	cfg.UseLogFormat(f.logFormat)
+
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	context.AfterFunc(ctx, func() {
+		time.AfterFunc(stopDeadline, func() { os.Exit(wire.ExitDone) })
+	})
+	rotate := make(chan os.Signal, 1)
+	signal.Notify(rotate, syscall.SIGHUP)
+	defer signal.Stop(rotate)
+	signal.Ignore(syscall.SIGPIPE)
+
+	err = daemon.Run(ctx, cfg, rotate)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return wire.ExitDone // stopped while it was starting
+	}
+	if err != nil {
+		return failed(stderr, err)
+	}
+	return wire.ExitDone
+}
+
+func oneOf(name, value string, allowed ...string) error {
+	for _, a := range append(allowed, "") {
+		if value == a {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: want one of %s", name, strings.Join(allowed, ", "))
+}
+
+// handler is text for a terminal and JSON for everything else, unless told.
+func handler(format string, stderr io.Writer) slog.Handler {
+	if format == "" {
+		format = "json"
+		if file, ok := stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+			format = "text"
+		}
+	}
+	if format == "text" {
+		return slog.NewTextHandler(stderr, nil)
+	}
+	return slog.NewJSONHandler(stderr, nil)
+}
+
+func check(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	f, err := parse(args, false)
+	if code, done := early(f, err, stdout, stderr); done {
+		return code
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	cfg, err := f.config(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return failed(stderr, err)
+	}
+	lines, err := daemon.Check(ctx, cfg)
+	for _, line := range lines {
+		fmt.Fprintln(stdout, line)
+	}
+	if err != nil {
+		return failed(stderr, err)
+	}
+	return wire.ExitDone
+}
+
+// failed prints one line and returns the exit code that belongs to it.
+func failed(stderr io.Writer, err error) int {
+	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	fmt.Fprintf(stderr, "sbd: %s\n", line)
+	if f, ok := errors.AsType[*daemon.Fault](err); ok {
+		if hint, known := hints[f.Code]; known {
+			fmt.Fprintf(stderr, "hint: %s\n", hint)
+		}
+		return wire.Exit(f.Code)
+	}
+	return wire.ExitFailed
+}
+
+// hints name a command that helps with a start-up code.
+var hints = map[wire.Reason]string{
+	wire.AlreadyRunning: "sbctl status",
+	wire.AuditDamaged:   "sbctl audit verify <home>/audit",
+}
+
+func misused(stderr io.Writer, err error) int {
+	fmt.Fprintf(stderr, "sbd: reading the command line: %v\nhint: sbd --help\n", err)
+	return wire.ExitUsage
+}
+
+// revision is what the build recorded of its source.
+func revision() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "no build information"
+	}
+	return info.GoVersion
+}

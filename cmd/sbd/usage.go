@@ -1,0 +1,49 @@
+package main
+
+const usage = `sbd - the trusted daemon of SubjectBroker
+
+Usage:
+  sbd [flags]              serve in the foreground until SIGTERM
+  sbd check [--home DIR]   verify config, vault and log offline, changing nothing
+
+sbd holds the encrypted vault, decides who may have what, and writes an audit
+entry before anything leaves. It listens on two Unix sockets of its owner only:
+broker/broker.sock for agents' shims and operator/operator.sock for sbctl. The
+first start creates the vault. It never listens on the network.
+
+Flags:
+  --home DIR           where the broker lives. Default: SB_HOME, else
+                       ~/.local/state/subject-broker (macOS: ~/Library/Application
+                       Support/subject-broker)
+  --socket-dir DIR     directory of the two sockets. Default: SB_SOCKET, else
+                       socketDir of config.yaml, else run below the home
+  --key-source SOURCE  auto, keychain or file: where the key of a new vault is
+                       kept. auto takes the OS keychain if it answers and gives
+                       back what it stored within 5 s, else the file secret.key.
+                       The choice is recorded and never changes by itself
+  --wait-key           when the key source does not answer, start locked, serve
+                       status and unlock, and try again. Under systemd this is
+                       the default
+  --log text|json      format of messages on stderr. Default: text on a
+                       terminal, else JSON
+  --version, --help
+
+Files in the home:
+  vault.db, audit/NNNNNNNN.jsonl, audit.key, secret.key (key source file),
+  config.yaml (optional: keySource maxContent auditSegmentSize log socketDir),
+  lock, run/
+
+Environment:
+  SB_HOME, SB_SOCKET. Any other SB_* variable is refused. Nothing secret is ever
+  read from arguments or environment.
+
+Signals:
+  SIGTERM, SIGINT   answer what is in flight, then stop, within 5 s
+  SIGHUP            close the log's segment and begin the next one
+
+Exit status:
+  0 stopped cleanly       4 the key is unavailable or wrong
+  1 failed                5 the vault or the log is not what it was
+  2 refused input         6 another sbd holds the home
+Failures to start are one line: sbd: CODE: what is wrong.
+`

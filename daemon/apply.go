@@ -1,0 +1,320 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/grants"
+	"subjectbroker/grants/policy"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/vault"
+)
+
+// shortLived is how soon a grant must end to be left out of an export.
+const shortLived = 24 * time.Hour
+
+// Apply judges one document and, unless it is a dry run, makes all of its
+// changes in one mutation.
+func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*operatorv1.ApplyResponse, error) {
+	d := o.d
+	response := &operatorv1.ApplyResponse{}
+	plan := func(st *state) (change, error) {
+		current, records, err := d.document(st)
+		if err != nil {
+			return change{}, err
+		}
+		at := d.clock.read()
+		want, err := policy.Parse(req.GetDocument(), policy.Env{Now: at.now, Current: current})
+		if err != nil {
+			return change{}, refuse("%v", err)
+		}
+		if home := req.GetHomeDir(); home != "" && (!filepath.IsAbs(home) || filepath.Clean(home) != home) {
+			return change{}, refuse("the folder for ${home} must be absolute and clean")
+		} else if err := want.Expand(home); err != nil {
+			return change{}, refuse("%v", err)
+		}
+		changes, err := policy.Plan(current, want, req.GetPrune())
+		if err != nil {
+			return change{}, refuse("%v", err)
+		}
+		response = &operatorv1.ApplyResponse{NeedContent: needContent(st, want)}
+		for _, c := range changes {
+			response.Changes = append(response.Changes, &operatorv1.Change{Verb: c.Verb, What: c.What, Name: c.Name, Detail: c.Detail})
+		}
+		if req.GetDryRun() {
+			return change{}, d.checkFiles(changes, want, records)
+		}
+		return o.applying(ctx, st, want, changes, records, at)
+	}
+	var err error
+	if req.GetDryRun() {
+		if err := d.needUnlocked(); err != nil {
+			return nil, err
+		}
+		d.changing.mu.Lock()
+		_, err = plan(d.state())
+		d.changing.mu.Unlock()
+	} else {
+		err = d.mutate(ctx, plan)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range response.GetChanges() {
+		if c.GetWhat() == policy.ASubject && !req.GetDryRun() {
+			if _, err := d.endIneligible(c.GetName()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return response, nil
+}
+
+// needContent lists the sealed resources of a document that have none yet.
+func needContent(st *state, want *policy.Document) []string {
+	var names []string
+	for name, r := range want.Resources {
+		if r.File == "" && !st.catalog[name].content() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// document describes what is in force.
+func (d *Daemon) document(st *state) (*policy.Document, map[string]vault.Record, error) {
+	all, err := d.records()
+	if err != nil {
+		return nil, nil, err
+	}
+	doc := &policy.Document{Resources: map[string]policy.Resource{}, Subjects: map[string]policy.Subject{}}
+	byName := make(map[string]vault.Record, len(all))
+	for _, r := range all {
+		byName[r.Name] = r
+		one := policy.Resource{Kind: r.Kind, Domain: r.Domain, Note: r.Note, Owner: r.Owner}
+		if r.File != nil {
+			one.Kind, one.File, one.Pin, one.SHA256 = "", r.File.Path, r.File.Mode, fmt.Sprintf("%x", r.File.SHA256)
+		}
+		doc.Resources[r.Name] = one
+	}
+	for _, s := range st.set.Subjects() {
+		doc.Subjects[s.Name] = policy.FromSubject(s)
+	}
+	doc.Grants = st.set.All()
+	return doc, byName, nil
+}
+
+// checkFiles makes sure that the files of a document could be registered.
+func (d *Daemon) checkFiles(changes []policy.Change, want *policy.Document, records map[string]vault.Record) error {
+	for _, c := range changes {
+		if c.What != policy.AResource || c.Verb == policy.Remove {
+			continue
+		}
+		if _, err := d.declared(c, want.Resources[c.Name], records); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// declared is the record of a resource as a document wants it.
+func (d *Daemon) declared(c policy.Change, want policy.Resource, records map[string]vault.Record) (vault.Record, error) {
+	record, exists := records[c.Name]
+	if !exists {
+		record = vault.Record{Name: c.Name, Type: vault.TypeSealed, Kind: want.Kind, Owner: want.Owner, Created: d.clock.now()}
+	}
+	record.Updated = d.clock.now()
+	if want.Note != "" {
+		record.Note = want.Note
+	}
+	if want.Domain != "" {
+		record.Domain = want.Domain
+	}
+	if want.File == "" {
+		return record, nil
+	}
+	mode := want.Pin
+	if mode == "" && record.File != nil {
+		mode = record.File.Mode
+	}
+	if record.File == nil || record.File.Path != want.File || mode != record.File.Mode || want.SHA256 != "" {
+		pin, err := d.newPin(want.File, mode)
+		if err != nil {
+			return record, fmt.Errorf("%s: %w", c.Name, err)
+		}
+		if want.SHA256 != "" && want.SHA256 != fmt.Sprintf("%x", pin.SHA256) {
+			return record, refuse("%s: the file is not the one that the document pins", c.Name)
+		}
+		record.File = &pin
+	}
+	record.Type, record.Kind = vault.TypeFile, vault.KindFile
+	return record, nil
+}
+
+// applying turns a plan into one change.
+func (o operator) applying(ctx context.Context, st *state, want *policy.Document, changes []policy.Change, records map[string]vault.Record, at reading) (change, error) {
+	all := change{}
+	if len(changes) == 0 {
+		return all, nil
+	}
+	b := &builder{o: o, st: st, at: at}
+	for _, c := range changes {
+		if err := b.add(ctx, c, want, records); err != nil {
+			return change{}, err
+		}
+	}
+	return b.change(), nil
+}
+
+// builder collects the parts of many small changes into one.
+type builder struct {
+	o        operator
+	st       *state
+	at       reading
+	effects  []*audit.Entry
+	writes   []func(*vault.Tx) error
+	restrict []func(*state)
+	permit   []func(*state)
+}
+
+func (b *builder) take(c change) {
+	b.effects = append(b.effects, c.effects...)
+	if c.write != nil {
+		b.writes = append(b.writes, c.write)
+	}
+	if c.restrict != nil {
+		b.restrict = append(b.restrict, c.restrict)
+	}
+	if c.permit != nil {
+		b.permit = append(b.permit, c.permit)
+	}
+}
+
+func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Document, records map[string]vault.Record) error {
+	switch {
+	case c.What == policy.AResource && c.Verb == policy.Remove:
+		b.take(b.o.removal(ctx, b.st, c.Name))
+	case c.What == policy.AResource:
+		record, err := b.o.d.declared(c, want.Resources[c.Name], records)
+		if err != nil {
+			return err
+		}
+		b.take(b.o.declaration(ctx, c, record))
+	case c.What == policy.ASubject && c.Verb == policy.Remove:
+		b.take(b.o.subjectRemoval(ctx, b.st, c.Name))
+	case c.What == policy.ASubject:
+		before, exists := b.st.set.Subject(c.Name)
+		after := before
+		if !exists {
+			after = grants.Subject{Name: c.Name, MinTier: grants.Cooperative, Created: b.at.now.UTC(), Owner: want.Subjects[c.Name].Owner}
+		}
+		wanted := want.Subjects[c.Name]
+		wanted.ApplyTo(&after)
+		if exists {
+			b.take(b.o.subjectChange(ctx, before, after))
+		} else {
+			b.take(b.o.subjectAddition(ctx, after))
+		}
+	case c.What == policy.AGrant && c.Verb == policy.Remove:
+		b.take(b.o.revocation(ctx, []grants.Grant{c.Grant}))
+	case c.What == policy.AGrant:
+		g := c.Grant
+		if c.Verb == policy.Add {
+			g.ID, g.Created = b.st.newGrantID(), b.at.now.UTC().Truncate(time.Millisecond)
+		}
+		b.at.bound(&g)
+		b.take(b.o.granting(ctx, []grants.Grant{g}, c.Verb == policy.Add))
+	}
+	return nil
+}
+
+func (b *builder) change() change {
+	d := b.o.d
+	return change{
+		effects: b.effects,
+		write: func(tx *vault.Tx) error {
+			for _, w := range b.writes {
+				if err := w(tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		restrict: func(st *state) {
+			for _, fn := range b.restrict {
+				fn(st)
+			}
+		},
+		permit: func(st *state) {
+			for _, fn := range b.permit {
+				fn(st)
+			}
+		},
+		after: func() { d.hub.listChanged() },
+	}
+}
+
+// declaration records a resource that a document declares.
+func (o operator) declaration(ctx context.Context, c policy.Change, record vault.Record) change {
+	kind := kindResourceAdd
+	if c.Verb == policy.Modify {
+		kind = kindResourceChange
+	}
+	e := o.entry(ctx, kind)
+	e.ResourceID = c.Name
+	if record.File != nil {
+		e.ContentSHA256, e.Pin = record.File.SHA256, record.File.Mode
+	}
+	record.ByUID = callerOf(ctx).UID
+	return change{
+		effects: []*audit.Entry{e},
+		write: func(tx *vault.Tx) error {
+			if _, err := tx.Record(c.Name); record.File == nil && errors.Is(err, vault.ErrNotFound) {
+				if _, err := tx.Declare(c.Name, record.Kind); err != nil {
+					return storeWords(c.Name, err)
+				}
+			}
+			return storeWords(c.Name, tx.PutRecord(record))
+		},
+		permit: func(st *state) { st.put(record) },
+	}
+}
+
+// Export writes what is in force as one document.
+func (o operator) Export(_ context.Context, req *operatorv1.ExportRequest) (*operatorv1.ExportResponse, error) {
+	d := o.d
+	if err := d.needUnlocked(); err != nil {
+		return nil, err
+	}
+	d.changing.mu.Lock()
+	doc, _, err := d.document(d.state())
+	d.changing.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if !req.GetWithPins() {
+		for name, r := range doc.Resources {
+			r.SHA256 = ""
+			doc.Resources[name] = r
+		}
+	}
+	now := d.clock.now()
+	doc.Grants = slices.DeleteFunc(doc.Grants, func(g grants.Grant) bool {
+		ended := !g.Until.IsZero() && !g.Until.After(now)
+		short := !g.Until.IsZero() && g.Until.Before(now.Add(shortLived))
+		return ended || short && !req.GetAll()
+	})
+	doc.Fold(strings.TrimSuffix(req.GetHomeDir(), "/"))
+	raw, err := policy.Marshal(doc)
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.ExportResponse{Document: raw}, nil
+}

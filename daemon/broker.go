@@ -1,0 +1,370 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"subjectbroker/audit"
+	"subjectbroker/daemon/peer"
+	"subjectbroker/grants"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	"subjectbroker/proto/wire"
+)
+
+// broker is the worker plane's service. Each method identifies the run by its
+// connection and hands the rest to the release path or to the log; none of them
+// decides anything itself.
+type broker struct {
+	brokerv1.UnimplementedBrokerServiceServer
+	d *Daemon
+}
+
+// maxShimVersion is the longest version of a shim, in bytes.
+const maxShimVersion = 64
+
+// OpenRun binds a subject to the connection.
+func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*brokerv1.OpenRunResponse, error) {
+	d, p := b.d, callerOf(ctx)
+	if err := d.admit(ctx, p, ""); err != nil {
+		return nil, err
+	}
+	e := audit.Entry{Kind: kindRunOpen, Peer: peerEntry(p)}
+	claim := req.GetSubject()
+	name := claim.GetSubject()
+	switch {
+	case req.GetApi() < wire.MinAPI || req.GetApi() > wire.API:
+		return nil, d.refuseRun(ctx, p, e, &wire.Error{
+			Reason:  wire.PlatformUnsupported,
+			Message: "this connection speaks another version of the protocol: the agent must be restarted",
+		}, "API_UNSUPPORTED")
+	case claim == nil || grants.CheckName(name) != nil || !printableASCII(req.GetShimVersion(), maxShimVersion):
+		e.SubjectID = d.mask(name)
+		return nil, d.malformed(ctx, p, e)
+	case claim.GetProfile() != "":
+		// Profiles do not exist yet, so none can be the subject's.
+		e.SubjectID = name
+		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), "UNKNOWN_PROFILE")
+	}
+	e.SubjectID, e.ShimVersion = name, d.nameOrMask(req.GetShimVersion())
+	if d.vault.Locked() {
+		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.VaultLocked), string(wire.VaultLocked))
+	}
+	r := &run{
+		id: grants.NewID(), subject: name, tier: grants.Cooperative, peer: p, command: p.Command(),
+		shimVersion: req.GetShimVersion(), opened: d.clock.now(), done: make(chan struct{}), resources: map[string]struct{}{},
+	}
+	if cause := d.mayRun(name, r.tier); cause != "" {
+		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), cause)
+	}
+	e.RunID, e.Tier = r.id, r.tier.String()
+	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
+	if err := d.runs.add(r); err != nil {
+		return nil, d.refuseRun(ctx, p, e, err.(*wire.Error), "TOO_MANY_RUNS")
+	}
+	if err := d.record(ctx, e); err != nil {
+		d.endRuns(wire.AuditFailed, "", func(other *run) bool { return other == r })
+		return nil, err
+	}
+	return &brokerv1.OpenRunResponse{
+		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Api: req.GetApi(), DaemonVersion: d.version, MaxContent: uint64(d.maxContent),
+	}, nil
+}
+
+// mayRun says why subject may not open a run at tier; empty when it may.
+func (d *Daemon) mayRun(name string, tier grants.Tier) string {
+	st := d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	subject, ok := st.set.Subject(name)
+	switch {
+	case !ok:
+		return string(grants.CauseUnknownSubject)
+	case subject.Disabled:
+		return string(grants.CauseSubjectDisabled)
+	case !tier.Satisfies(subject.MinTier):
+		return string(grants.CauseTierTooLow)
+	}
+	return ""
+}
+
+// refuseRun records that no run was opened. To the client every reason that is
+// about the subject is the same.
+func (d *Daemon) refuseRun(ctx context.Context, p *peer.Peer, e audit.Entry, refusal *wire.Error, cause string) error {
+	e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(refusal.Reason), cause
+	d.budgets.spend(p.Key(), d.clock.now())
+	if err := d.record(ctx, e); err != nil && refusal.Reason != wire.VaultLocked {
+		return err
+	}
+	return refusal
+}
+
+// CloseRun ends a run.
+func (b broker) CloseRun(ctx context.Context, req *brokerv1.CloseRunRequest) (*brokerv1.CloseRunResponse, error) {
+	r, err := b.d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	if err := b.d.endRuns(wire.RunEnded, "CLOSED", func(other *run) bool { return other == r }); err != nil {
+		return nil, err
+	}
+	return &brokerv1.CloseRunResponse{}, nil
+}
+
+// ListResources names what may be read now.
+func (b broker) ListResources(ctx context.Context, req *brokerv1.ListResourcesRequest) (*brokerv1.ListResourcesResponse, error) {
+	d := b.d
+	r, err := d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	names := d.state().readable(r.subject, r.tier, d.clock.read())
+	e := r.entry(audit.List)
+	e.Decision, e.ReasonCode, e.Count = decisionAllow, string(wire.Allowed), uint64(len(names))
+	if err := d.record(ctx, e); err != nil {
+		return nil, err
+	}
+	if r.over() {
+		return nil, wire.Deny(wire.RunEnded)
+	}
+	st := d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	response := &brokerv1.ListResourcesResponse{Resources: make([]*brokerv1.Resource, 0, len(names))}
+	for _, name := range names {
+		if f, ok := st.catalog[name]; ok {
+			response.Resources = append(response.Resources, &brokerv1.Resource{Name: name, Kind: f.kind, Size: f.size})
+		}
+	}
+	return response, nil
+}
+
+// Acquire releases content.
+func (b broker) Acquire(ctx context.Context, req *brokerv1.AcquireRequest) (*brokerv1.AcquireResponse, error) {
+	r, err := b.d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	name := req.GetResourceId()
+	a := b.d.ask(r, audit.Acquire, "read:"+name)
+	a.open = b.d.openContent(name, 0)
+	got, err := b.d.release(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	r.count(name, got.reason == wire.Allowed)
+	if got.reason != wire.Allowed {
+		return nil, wire.Deny(got.reason)
+	}
+	// The codec wipes the content when it has been marshalled.
+	return &brokerv1.AcquireResponse{ResourceId: name, Content: got.content, Kind: got.kind, Version: got.version, AuditSeq: got.seq}, nil
+}
+
+// Explain judges without acquiring.
+func (b broker) Explain(ctx context.Context, req *brokerv1.ExplainRequest) (*brokerv1.ExplainResponse, error) {
+	r, err := b.d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	action := req.GetAction()
+	if action == "" {
+		action = grants.Read.String()
+	}
+	got, err := b.d.release(ctx, b.d.ask(r, audit.Explain, action+":"+req.GetResourceId()))
+	if err != nil {
+		return nil, err
+	}
+	return &brokerv1.ExplainResponse{Decision: outcomeWord(got.decision), ReasonCode: string(got.reason)}, nil
+}
+
+func outcomeWord(o grants.Outcome) string { return string(decisionWord(verdict{outcome: o})) }
+
+// Report says what holds for the run.
+func (b broker) Report(ctx context.Context, req *brokerv1.ReportRequest) (*brokerv1.ReportResponse, error) {
+	d := b.d
+	r, err := d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	e := r.entry(kindRunReport)
+	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
+	if err := d.record(ctx, e); err != nil {
+		return nil, err
+	}
+	return d.report(r), nil
+}
+
+// Watch streams what changes for the run until it ends.
+func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingServer[brokerv1.WatchResponse]) error {
+	d, ctx := b.d, stream.Context()
+	r, err := d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return err
+	}
+	w := d.hub.watch(r.subject)
+	defer d.hub.unwatch(w)
+	e := r.entry(kindRunWatch)
+	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
+	if err := d.record(ctx, e); err != nil {
+		return err
+	}
+	send := func(event *brokerv1.WatchResponse) error { return stream.Send(event) }
+	if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_Ready{Ready: &brokerv1.Ready{}}}); err != nil {
+		return err
+	}
+	last := d.state().readable(r.subject, r.tier, d.clock.read())
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		d.armExpiry(timer, r.subject)
+		list := false
+		var updated []string
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.done:
+			r.mu.Lock()
+			reason := r.reason
+			r.mu.Unlock()
+			return send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_RunEnded{RunEnded: &brokerv1.RunEnded{ReasonCode: string(reason)}}})
+		case <-timer.C:
+			list = true
+		case <-w.dirty:
+			list, updated = w.take()
+		}
+		now := d.state().readable(r.subject, r.tier, d.clock.read())
+		if list && !slices.Equal(last, now) {
+			if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ListChanged{ListChanged: &brokerv1.ListChanged{}}}); err != nil {
+				return err
+			}
+		}
+		last = now
+		for _, name := range updated {
+			if _, may := slices.BinarySearch(now, name); !may {
+				continue
+			}
+			if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ResourceUpdated{ResourceUpdated: &brokerv1.ResourceUpdated{ResourceId: name}}}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// armExpiry sets timer to when the subject's list changes by the clock alone.
+func (d *Daemon) armExpiry(timer *time.Timer, subject string) {
+	const far = time.Hour // a clock may be set meanwhile
+	wait := far
+	now := d.clock.now()
+	if next := d.state().nextChange(subject, now); !next.IsZero() {
+		wait = min(far, max(next.Sub(now), time.Millisecond))
+	}
+	timer.Reset(wait)
+}
+
+// identify is the first step of every request under a run: the connection's
+// budget, the vault, the run.
+func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
+	p := callerOf(ctx)
+	r, ok := d.runs.find(id, p)
+	subject := ""
+	if ok {
+		subject = r.subject
+	}
+	if err := d.admit(ctx, p, subject); err != nil {
+		return nil, err
+	}
+	e := audit.Entry{Kind: audit.Authz, Peer: peerEntry(p), Decision: decisionDeny}
+	refusal := wire.RunEnded
+	switch {
+	case d.vault.Locked():
+		refusal = wire.VaultLocked
+	case ok && p.Alive():
+		return r, nil
+	case ok:
+		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causePeerChanged
+	default:
+		e.Cause = "NO_RUN"
+	}
+	e.ReasonCode = string(refusal)
+	if e.Cause == "" {
+		e.Cause = e.ReasonCode
+	}
+	d.budgets.spend(p.Key(), d.clock.now())
+	if err := d.record(ctx, e); err != nil && refusal != wire.VaultLocked {
+		return nil, err
+	}
+	return nil, wire.Deny(refusal)
+}
+
+// admit refuses a peer over its denial budget before anything is looked up.
+func (d *Daemon) admit(ctx context.Context, p *peer.Peer, subject string) error {
+	accountFor(ctx)
+	if d.budgets.admit(p.Key(), subject, d.clock.now()) {
+		return nil
+	}
+	return wire.Deny(wire.RateLimited)
+}
+
+// entry is the part of an entry that every request of the run has.
+func (r *run) entry(kind audit.Kind) audit.Entry {
+	return audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String()}
+}
+
+// endRuns ends the runs that match, with one entry each, and returns once those
+// are durable.
+func (d *Daemon) endRuns(reason wire.Reason, cause string, match func(*run) bool) error {
+	log := d.log()
+	var failed error
+	var last audit.Ticket
+	waits := false
+	for _, r := range d.runs.end(reason, d.clock.now(), match) {
+		if log == nil {
+			continue
+		}
+		e := r.entry(kindRunEnd)
+		e.ReasonCode, e.Cause, e.Count = string(reason), cause, r.reads
+		ticket, err := log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
+		if err != nil {
+			failed = wire.Deny(wire.AuditFailed)
+			continue
+		}
+		last, waits = ticket, true
+	}
+	if waits && last.Wait(context.Background()) != nil {
+		failed = wire.Deny(wire.AuditFailed)
+	}
+	return failed
+}
+
+// callerOf is the peer of a call; the credentials guarantee that there is one.
+func callerOf(ctx context.Context) *peer.Peer {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		panic("a call without a peer")
+	}
+	return p
+}
+
+// nameOrMask is text as it may stand in the log.
+func (d *Daemon) nameOrMask(text string) string {
+	if text == "" || grants.CheckName(text) == nil {
+		return text
+	}
+	return d.mask(text)
+}
+
+func peerEntry(p *peer.Peer) *audit.Peer { return &audit.Peer{UID: p.UID, PID: p.PID} }
+
+func printableASCII(s string, limit int) bool {
+	if len(s) > limit {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}

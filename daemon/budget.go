@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"subjectbroker/daemon/peer"
+)
+
+// Denials are rationed for each peer process, or anyone could fill the disk:
+// a burst of 20, then 2 a second. A process over its budget is refused before
+// anything is looked up, and one `suppressed` entry every 10 s accounts for it.
+const (
+	denialBurst      = 20
+	denialRate       = rate.Limit(2)
+	suppressedPeriod = 10 * time.Second
+	budgetIdle       = time.Minute // a full budget unused for this long is forgotten
+)
+
+// budgets ration denials. The zero value is ready.
+type budgets struct {
+	mu sync.Mutex
+	by map[peer.ProcessKey]*budget
+}
+
+type budget struct {
+	limiter    *rate.Limiter
+	suppressed uint64
+	subject    string // of the newest suppressed request; empty before a run
+	last       time.Time
+}
+
+func (b *budgets) of(key peer.ProcessKey, now time.Time) *budget {
+	if b.by == nil {
+		b.by = map[peer.ProcessKey]*budget{}
+	}
+	one := b.by[key]
+	if one == nil {
+		one = &budget{limiter: rate.NewLimiter(denialRate, denialBurst)}
+		b.by[key] = one
+	}
+	one.last = now
+	return one
+}
+
+// admit reports whether key has budget left. A request that is not admitted is
+// counted for the next `suppressed` entry.
+func (b *budgets) admit(key peer.ProcessKey, subject string, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	one := b.of(key, now)
+	if one.limiter.TokensAt(now) >= 1 {
+		return true
+	}
+	one.suppressed++
+	one.subject = subject
+	return false
+}
+
+// spend takes one denial off key's budget.
+func (b *budgets) spend(key peer.ProcessKey, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(key, now).limiter.AllowN(now, 1)
+}
+
+// suppressed is what one process was refused unrecorded.
+type suppressed struct {
+	key     peer.ProcessKey
+	subject string
+	count   uint64
+}
+
+// collect returns what is not accounted for yet and forgets idle budgets.
+func (b *budgets) collect(now time.Time) []suppressed {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var all []suppressed
+	for key, one := range b.by {
+		if one.suppressed > 0 {
+			all = append(all, suppressed{key, one.subject, one.suppressed})
+			one.suppressed = 0
+		} else if now.Sub(one.last) > budgetIdle {
+			delete(b.by, key)
+		}
+	}
+	return all
+}

@@ -1,0 +1,256 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"google.golang.org/grpc"
+
+	"subjectbroker/audit"
+	"subjectbroker/proto/place"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+	"subjectbroker/vault/keysource"
+)
+
+// stopLimit bounds a clean stop, so that it is over within 5 s.
+const stopLimit = 3 * time.Second
+
+// Config says where and how the daemon runs.
+type Config struct {
+	// Home is the absolute home. Required.
+	Home string
+	// SocketDir is the absolute directory of the sockets; empty: config.yaml's
+	// word, else run below the home.
+	SocketDir string
+	// KeySource is auto, keychain or file; empty: config.yaml's word, else auto.
+	// It counts only when a vault is created.
+	KeySource string
+	// WaitKey makes the daemon start locked when the key source does not answer.
+	WaitKey bool
+	// Self is the absolute path of sbd and KeychildArg the hidden argument that
+	// leads it to Keychild: the keychain is asked in a process of its own, which
+	// may hang or crash. Both required.
+	Self, KeychildArg string
+	// Version is shown to clients. Required.
+	Version string
+	// Logger takes metadata only. Required.
+	Logger *slog.Logger
+	// LogFormat is the format that the command line chose; empty: config.yaml
+	// may choose one, through UseLogFormat.
+	LogFormat string
+	// UseLogFormat switches Logger to text or json; nil: it cannot be switched.
+	UseLogFormat func(format string)
+	// Now is the wall clock; nil: time.Now.
+	Now func() time.Time
+	// Ready is called once the sockets listen; nil: nothing.
+	Ready func()
+}
+
+// Keychild is the main function of the process that asks the keychain.
+func Keychild(stdin io.Reader, stdout io.Writer) int { return keysource.Child(stdin, stdout) }
+
+func (c Config) keychild() keysource.Command {
+	return keysource.Command{Path: c.Self, Args: []string{c.KeychildArg}}
+}
+
+// Daemon is a running sbd.
+type Daemon struct {
+	home, socketDir string
+	version         string
+	logger          *slog.Logger
+	maxContent      int
+	segmentSize     int64
+	started         time.Time
+
+	clock    *clock
+	vault    *vault.Vault
+	keys     vault.KeySource
+	current  atomic.Pointer[state]
+	ledger   atomic.Pointer[audit.Log]
+	changing changing
+	runs     *runs
+	hub      *hub
+	budgets  budgets
+
+	unrecorded atomic.Uint64            // refusals while there was no log to write them to
+	correlate  atomic.Pointer[[32]byte] // key of mask; a random one until the first unlock
+	unlocking  sync.Mutex
+	locking    lockState
+
+	stopping chan struct{} // closed when the daemon begins to stop
+	failed   chan error    // first reason why it cannot go on
+}
+
+// state is what is in force; empty while the vault is locked.
+func (d *Daemon) state() *state { return d.current.Load() }
+
+// log is the audit log; nil when the daemon started locked and was never unlocked.
+func (d *Daemon) log() *audit.Log { return d.ledger.Load() }
+
+// fail stops the daemon for a reason that it cannot mend.
+func (d *Daemon) fail(err error) {
+	select {
+	case d.failed <- err:
+	default:
+	}
+}
+
+// Run starts the daemon, serves until ctx ends, and stops cleanly. What keeps it
+// from starting or going on is a *Fault. SIGHUP on rotate closes the log's
+// segment.
+func Run(ctx context.Context, cfg Config, rotate <-chan os.Signal) error {
+	d, lock, err := open(ctx, cfg)
+	if err != nil {
+		return asFault(err)
+	}
+	defer lock.Close()
+	defer d.close()
+	socks, err := listenAll(d.socketDir)
+	if err != nil {
+		return asFault(err)
+	}
+	return asFault(d.serveUntil(ctx, socks, lock, rotate, cfg.Ready))
+}
+
+// open does everything that comes before the sockets.
+func open(ctx context.Context, cfg Config) (_ *Daemon, _ *os.File, err error) {
+	if err := openHome(cfg.Home); err != nil {
+		return nil, nil, err
+	}
+	settings, err := readConfig(cfg.Home)
+	if err != nil {
+		return nil, nil, err
+	}
+	if cfg.LogFormat == "" && settings.log != "" && cfg.UseLogFormat != nil {
+		cfg.UseLogFormat(settings.log)
+	}
+	lock, err := lockHome(cfg.Home)
+	if err != nil {
+		return nil, nil, err
+	}
+	d := newDaemon(cfg, settings)
+	if err := checkPlaces(d.socketDir); err != nil {
+		return nil, nil, errors.Join(err, lock.Close())
+	}
+	if err := d.openVault(ctx, cfg, settings); err != nil {
+		d.close()
+		return nil, nil, errors.Join(asFault(err), lock.Close())
+	}
+	return d, lock, nil
+}
+
+// checkPlaces refuses a socket path that could not be listened on before
+// anything is created.
+func checkPlaces(socketDir string) error {
+	for _, path := range []string{place.BrokerSocket(socketDir), place.OperatorSocket(socketDir)} {
+		if err := place.CheckSocketPath(path); err != nil {
+			return fault(wire.SocketUnsafe, "%w", err)
+		}
+		info, err := os.Lstat(path)
+		if err == nil && info.Mode()&fs.ModeSocket == 0 {
+			return fault(wire.SocketUnsafe, "%s exists and is not a socket", path)
+		}
+		if dir := filepath.Dir(path); err == nil {
+			if err := checkDir(dir, 0o700); err != nil {
+				return fault(wire.SocketUnsafe, "%w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func newDaemon(cfg Config, settings fileConfig) *Daemon {
+	d := &Daemon{
+		home: cfg.Home, socketDir: cfg.SocketDir, version: cfg.Version, logger: cfg.Logger,
+		maxContent: settings.maxContent, segmentSize: settings.segmentSize,
+		clock: newClock(cfg.Now), runs: newRuns(), hub: newHub(),
+		stopping: make(chan struct{}), failed: make(chan error, 1),
+	}
+	if d.socketDir == "" {
+		d.socketDir = settings.socketDir
+	}
+	if d.socketDir == "" {
+		d.socketDir = filepath.Join(d.home, "run")
+	}
+	if d.maxContent == 0 {
+		d.maxContent = wire.DefaultMaxContent
+	}
+	d.started = d.clock.now()
+	d.current.Store(newState())
+	d.correlate.Store(randomKey())
+	return d
+}
+
+// serveUntil serves on both sockets until ctx ends or something fails.
+func (d *Daemon) serveUntil(ctx context.Context, socks *sockets, lock *os.File, rotate <-chan os.Signal, ready func()) error {
+	brokerServer, operatorServer := d.newBrokerServer(), d.newOperatorServer()
+	served := make(chan error, 2)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { serve(brokerServer, socks.broker, served) })
+	tasks.Go(func() { serve(operatorServer, socks.operator, served) })
+	tasks.Go(func() { d.tend(lock, rotate) })
+	if d.locking.waiting() {
+		tasks.Go(func() { d.retryUnlock(ctx) })
+	}
+	_, _ = systemd.SdNotify(false, systemd.SdNotifyReady)
+	if ready != nil {
+		ready()
+	}
+	d.logger.Info("serving", "home", d.home, "sockets", d.socketDir, "vault", d.locking.word(d.vault))
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-served:
+	case err = <-d.failed:
+	}
+	_, _ = systemd.SdNotify(false, systemd.SdNotifyStopping)
+	close(d.stopping)
+	d.stop(brokerServer, operatorServer)
+	tasks.Wait()
+	return err
+}
+
+// stop answers or refuses what is in flight and ends every run.
+func (d *Daemon) stop(servers ...*grpc.Server) {
+	var done sync.WaitGroup
+	for _, s := range servers {
+		done.Go(func() {
+			timer := time.AfterFunc(stopLimit, s.Stop)
+			defer timer.Stop()
+			s.GracefulStop()
+		})
+	}
+	done.Wait()
+	if err := d.endRuns(wire.BrokerUnavailable, "DAEMON_STOPPED", func(*run) bool { return true }); err != nil {
+		d.logger.Warn("the log could not take the end of every run")
+	}
+}
+
+// close writes the last checkpoint and closes vault and log.
+func (d *Daemon) close() {
+	if log := d.log(); log != nil {
+		if d.vault != nil && !d.vault.Locked() {
+			d.suppressed(d.clock.now())
+			_ = d.record(context.Background(), audit.Entry{Kind: kindVaultClose, Decision: decisionAllow, ReasonCode: string(wire.Allowed)})
+			d.checkpoint()
+		}
+		if err := log.Close(); err != nil {
+			d.logger.Warn("closing the audit log", "error", err)
+		}
+	}
+	if d.vault != nil {
+		if err := d.vault.Close(); err != nil {
+			d.logger.Warn("closing the vault", "error", err)
+		}
+	}
+}

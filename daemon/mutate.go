@@ -1,0 +1,215 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// change is one mutation of what is in force: the rows to write, what it does
+// to the copy in memory, and the entries that tell of it.
+type change struct {
+	// effects are the entries of what happened. The first also describes the
+	// intent. None means that there is nothing to change.
+	effects []*audit.Entry
+	// write changes the vault's rows. It may complete the effects.
+	write func(*vault.Tx) error
+	// restrict takes away, permit adds. Both run under state.mu for writing:
+	// restrict at the intent, so that nothing is released after it that should
+	// not be; permit when the change is durable and recorded.
+	restrict, permit func(*state)
+	// after runs when everything is done, outside all locks: notifications.
+	after func()
+}
+
+// changing serialises mutations and remembers what the log still has to be told
+// of the last one.
+type changing struct {
+	mu   sync.Mutex
+	owed *owed
+}
+
+// owed is the end of a mutation that the log could not take.
+type owed struct {
+	entries []audit.Entry
+	permit  func(*state)
+}
+
+// mutate makes one change, or none. plan judges it against what is in force; it
+// runs while no other mutation can. Protocol: op.intent durable, commit,
+// effects and op.applied durable, answer.
+func (d *Daemon) mutate(ctx context.Context, plan func(*state) (change, error)) error {
+	d.changing.mu.Lock()
+	defer d.changing.mu.Unlock()
+	if d.vault.Locked() {
+		return wire.Deny(wire.VaultLocked)
+	}
+	if err := d.settle(); err != nil {
+		return err
+	}
+	st := d.state()
+	c, err := plan(st)
+	if err != nil {
+		return err
+	}
+	if len(c.effects) == 0 { // nothing to change
+		return nil
+	}
+	accountFor(ctx)
+	j := &journal{d: d, change: c, st: st}
+	err = d.vault.Mutate(j, c.write)
+	if err == nil {
+		if c.after != nil {
+			c.after()
+		}
+		return nil
+	}
+	return d.unmutate(j, err)
+}
+
+// journal tells the log of one mutation.
+type journal struct {
+	d          *Daemon
+	change     change
+	st         *state
+	generation uint64
+	digest     [32]byte
+	intended   bool // op.intent was appended
+	committed  bool // the vault called Applied
+}
+
+// Intent makes the intent durable. What the change takes away is gone from the
+// moment the intent has its place in the log.
+func (j *journal) Intent(generation uint64, digest [32]byte) (vault.Checkpoint, error) {
+	j.generation, j.digest = generation, digest
+	e := *j.change.effects[0]
+	e.Action = string(e.Kind)
+	e.Kind, e.Generation, e.Digest = audit.OpIntent, generation, audit.Hash(digest)
+	if n := len(j.change.effects); n > 1 {
+		e.Count = uint64(n)
+	}
+	ticket, err := j.d.log().AppendOperator(func(uint64, time.Time) (audit.Entry, error) {
+		j.apply(j.change.restrict)
+		j.intended = true
+		return e, nil
+	})
+	if err == nil {
+		err = ticket.Wait(context.Background())
+	}
+	if err != nil {
+		return vault.Checkpoint{}, err
+	}
+	return vault.Checkpoint(ticket.Position()), nil
+}
+
+// Applied records what happened, in one batch, and lets it take effect.
+func (j *journal) Applied(generation uint64, digest [32]byte) error {
+	j.committed = true
+	entries := make([]audit.Entry, 0, len(j.change.effects)+1)
+	for _, e := range j.change.effects {
+		e.Generation = generation
+		entries = append(entries, *e)
+	}
+	entries = append(entries, audit.Entry{Kind: audit.OpApplied, Generation: generation, Digest: audit.Hash(digest)})
+	if err := j.d.recordAll(entries); err != nil {
+		j.d.changing.owed = &owed{entries: entries, permit: j.change.permit}
+		return err
+	}
+	j.apply(j.change.permit)
+	return nil
+}
+
+func (j *journal) apply(fn func(*state)) {
+	if fn == nil {
+		return
+	}
+	j.st.mu.Lock()
+	defer j.st.mu.Unlock()
+	fn(j.st)
+}
+
+// recordAll appends entries in order and waits for the last.
+func (d *Daemon) recordAll(entries []audit.Entry) error {
+	var last audit.Ticket
+	for _, e := range entries {
+		ticket, err := d.log().AppendOperator(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
+		if err != nil {
+			return err
+		}
+		last = ticket
+	}
+	return last.Wait(context.Background())
+}
+
+// unmutate cleans up after a mutation that did not go through and returns what
+// the operator is told.
+func (d *Daemon) unmutate(j *journal, err error) error {
+	switch {
+	case j.committed:
+		// The vault has it; the log owes the rest and is asked again each second.
+	case errors.Is(err, vault.ErrFailed):
+		d.logger.Error("the vault could not be written", "error", err)
+		go d.recoverVault()
+	case j.intended:
+		d.changing.owed = &owed{entries: []audit.Entry{{Kind: audit.OpNotApplied, Generation: j.generation, Digest: audit.Hash(j.digest)}}}
+		if reloadErr := d.reload(); reloadErr != nil {
+			d.logger.Error("reading the vault again", "error", reloadErr)
+		}
+		_ = d.settle() // the ticker tries again
+	}
+	if _, typed := errors.AsType[*wire.Error](err); !typed && refusal(err).Reason == wire.InternalError {
+		d.logger.Error("a change was not made", "error", err)
+	}
+	return err
+}
+
+// settle tells the log what it still has to be told of the last mutation. The
+// caller holds changing.mu.
+func (d *Daemon) settle() error {
+	o := d.changing.owed
+	if o == nil {
+		return nil
+	}
+	if err := d.recordAll(o.entries); err != nil {
+		return wire.Deny(wire.AuditFailed)
+	}
+	d.changing.owed = nil
+	if o.permit != nil {
+		st := d.state()
+		st.mu.Lock()
+		o.permit(st)
+		st.mu.Unlock()
+		d.hub.listChanged()
+	}
+	return nil
+}
+
+// recoverVault reopens and verifies a vault whose commit or fsync failed. Until
+// that succeeds every request is refused; if verification fails, the daemon
+// stops.
+func (d *Daemon) recoverVault() {
+	d.changing.mu.Lock()
+	defer d.changing.mu.Unlock()
+	before := d.vault.State().Generation
+	if err := d.vault.Reopen(); err != nil {
+		d.fail(fmt.Errorf("reopening the vault after a failed write: %w", err))
+		return
+	}
+	state := d.vault.State()
+	kind := audit.OpNotApplied
+	if state.Generation > before {
+		kind = audit.OpApplied
+	}
+	d.changing.owed = &owed{entries: []audit.Entry{{Kind: kind, Generation: before + 1, Digest: audit.Hash(state.Digest)}}}
+	if err := d.reload(); err != nil {
+		d.fail(err)
+		return
+	}
+	_ = d.settle()
+}

@@ -1,0 +1,100 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/grants"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// operator is the operator's service: each method checks its input, plans a
+// change or reads what is in force, and leaves the rest to mutate.go.
+type operator struct {
+	operatorv1.UnimplementedOperatorServiceServer
+	d *Daemon
+}
+
+// refuse is an error about the operator's own input, in words for the operator.
+func refuse(format string, args ...any) *wire.Error {
+	return &wire.Error{Reason: wire.InvalidArgument, Message: fmt.Sprintf(format, args...)}
+}
+
+// entry is the part of an entry that every act of the operator has.
+func (o operator) entry(ctx context.Context, kind audit.Kind) *audit.Entry {
+	return &audit.Entry{
+		Kind: kind, Peer: peerEntry(callerOf(ctx)), Decision: decisionAllow, ReasonCode: string(wire.Allowed),
+	}
+}
+
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+func fromMillis(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}
+
+// checkName refuses a malformed name in words.
+func checkName(what, name string) error {
+	if err := grants.CheckName(name); err != nil {
+		return refuse("%s: %v", what, err)
+	}
+	return nil
+}
+
+func checkNote(note string) error {
+	if err := grants.CheckNote(note); err != nil {
+		return refuse("note: %v", err)
+	}
+	return nil
+}
+
+// known returns the facts of a resource that must exist. The caller holds
+// changing.mu or st.mu.
+func (s *state) known(name string) (facts, error) {
+	f, ok := s.catalog[name]
+	if !ok {
+		return facts{}, refuse("no resource is named %s", name)
+	}
+	return f, nil
+}
+
+// knownSubject returns a subject that must exist.
+func (s *state) knownSubject(name string) (grants.Subject, error) {
+	subject, ok := s.set.Subject(name)
+	if !ok {
+		return grants.Subject{}, refuse("no subject is named %s", name)
+	}
+	return subject, nil
+}
+
+// storeWords turns the vault's refusals of the operator's input into words.
+func storeWords(name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, vault.ErrNotFound):
+		return refuse("no resource is named %s", name)
+	case errors.Is(err, vault.ErrNoContent):
+		return refuse("%s has no such content", name)
+	case errors.Is(err, vault.ErrKindChanged):
+		return refuse("%s exists with another kind or type, and a resource keeps its own", name)
+	case errors.Is(err, vault.ErrTooLarge):
+		return &wire.Error{Reason: wire.ResourceTooLarge, Message: fmt.Sprintf("%s is larger than the content limit", name)}
+	case errors.Is(err, vault.ErrInvalid):
+		return refuse("%s: %v", name, err)
+	}
+	return err
+}

@@ -1,0 +1,456 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"subjectbroker/grants"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/vault"
+)
+
+// disclosedLife is how long a grant to disclose a secret lives when the
+// operator named no limit.
+const disclosedLife = time.Hour
+
+// maxGrantsAtOnce bounds one CreateGrants.
+const maxGrantsAtOnce = 1000
+
+// CreateGrants grants capabilities to a subject, all or none.
+func (o operator) CreateGrants(ctx context.Context, req *operatorv1.CreateGrantsRequest) (*operatorv1.CreateGrantsResponse, error) {
+	d := o.d
+	if err := errors.Join(checkName("subject", req.GetSubject()), checkNote(req.GetNote())); err != nil {
+		return nil, err
+	}
+	if n := len(req.GetCapabilities()); n == 0 || n > maxGrantsAtOnce {
+		return nil, refuse("name from 1 to %d capabilities", maxGrantsAtOnce)
+	}
+	response := &operatorv1.CreateGrantsResponse{}
+	var made []grants.Grant
+	err := d.mutate(ctx, func(st *state) (change, error) {
+		made, response.Warnings = nil, nil
+		if _, err := st.knownSubject(req.GetSubject()); err != nil {
+			return change{}, err
+		}
+		for _, word := range req.GetCapabilities() {
+			g, warning, err := d.newGrant(st, req, word)
+			if err != nil {
+				return change{}, err
+			}
+			if slices.ContainsFunc(made, func(other grants.Grant) bool { return other.Pattern == g.Pattern }) {
+				return change{}, refuse("%s is named twice", g.Pattern)
+			}
+			made = append(made, g)
+			if warning != "" {
+				response.Warnings = append(response.Warnings, warning)
+			}
+		}
+		return o.granting(ctx, made, true), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	st, at := d.state(), d.clock.read()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	for _, g := range made {
+		response.Grants = append(response.Grants, st.grantMessage(g, at))
+	}
+	return response, nil
+}
+
+// newGrant makes one grant of a request, refusing what contract §4 and §9
+// refuse. A grant of the same subject, pattern and effect keeps its id.
+func (d *Daemon) newGrant(st *state, req *operatorv1.CreateGrantsRequest, word string) (g grants.Grant, warning string, err error) {
+	pattern, err := grants.ParsePattern(word)
+	if err != nil {
+		return g, "", refuse("capability: %v", err)
+	}
+	at := d.clock.read()
+	g = grants.Grant{
+		ID: st.newGrantID(), Subject: req.GetSubject(), Pattern: pattern, Effect: grants.Allow,
+		Uses: req.GetUses(), RequireApproval: req.GetRequireApproval(), Disclose: req.GetDisclose(), Note: req.GetNote(),
+		Created: at.now.UTC().Truncate(time.Millisecond),
+	}
+	if req.GetDeny() {
+		g.Effect = grants.Deny
+	}
+	if old, ok := st.set.Find(g.Subject, g.Pattern, g.Effect); ok {
+		g.ID = old.ID
+	}
+	if req.GetTier() != "" {
+		if g.Tier, err = grants.ParseMinTier(req.GetTier()); err != nil {
+			return g, "", refuse("tier: %v", err)
+		}
+	}
+	if warning, err = d.limit(&g, st, req, at); err != nil {
+		return g, "", err
+	}
+	if err := g.Validate(); err != nil {
+		return g, "", refuse("%s: %v", pattern, err)
+	}
+	return g, warning, nil
+}
+
+// limit sets when a grant ends, and refuses to disclose a secret unasked.
+func (d *Daemon) limit(g *grants.Grant, st *state, req *operatorv1.CreateGrantsRequest, at reading) (warning string, err error) {
+	exact := !g.Pattern.Prefix && g.Pattern.Action.NamesResource()
+	f, exists := st.catalog[g.Pattern.Object]
+	if exact && !exists {
+		return "", refuse("%s: no resource is named %s", g.Pattern, g.Pattern.Object)
+	}
+	secret := exact && g.Pattern.Action == grants.Read && g.Effect == grants.Allow && f.kind == vault.KindSecret
+	if secret && !g.Disclose {
+		e := refuse("%s is of kind secret: the agent would see its value and may keep it", g.Pattern.Object)
+		e.Hint = "sbctl grant " + g.Subject + " " + g.Pattern.String() + " --disclose"
+		return "", e
+	}
+	until, ttl := fromMillis(req.GetUntil()), time.Duration(req.GetTtlMs())*time.Millisecond
+	switch {
+	case req.GetTtlMs() < 0 || req.GetUntil() < 0 || ttl/time.Millisecond != time.Duration(req.GetTtlMs()):
+		return "", refuse("a grant cannot end in the past")
+	case ttl > 0 && !until.IsZero():
+		return "", refuse("give a time to live or an end, not both")
+	case ttl > 0:
+		until = at.now.Add(ttl)
+	case !until.IsZero() && !until.After(at.now):
+		return "", refuse("a grant cannot end in the past: %s", until.Format(time.RFC3339))
+	case until.IsZero() && secret && g.Uses == 0 && !req.GetNoLimit():
+		until = at.now.Add(disclosedLife)
+		warning = fmt.Sprintf("%s discloses a secret and ends at %s; --ttl none grants it without an end", g.Pattern, until.UTC().Format(time.RFC3339))
+	}
+	if until.IsZero() {
+		return warning, nil
+	}
+	g.Until = until.UTC().Truncate(time.Millisecond)
+	at.bound(g)
+	return warning, nil
+}
+
+// bound gives a timed grant its end on the boot clock as well.
+func (r reading) bound(g *grants.Grant) {
+	g.BootID, g.BootUntil = "", 0
+	if !g.Until.IsZero() && r.bootID != "" {
+		g.BootID, g.BootUntil = r.bootID, r.since+g.Until.Sub(r.now)
+	}
+}
+
+// newGrantID returns an id that no grant has, ended ones included.
+func (s *state) newGrantID() string {
+	for {
+		id := grants.NewID()
+		_, taken := s.set.Grant(id)
+		if !taken && !slices.ContainsFunc(s.ended, func(e endedGrant) bool { return e.ID == id }) {
+			return id
+		}
+	}
+}
+
+// granting puts grants in force. A replaced grant is out of force from the
+// intent until its replacement is applied; with anew it counts its uses from
+// the start.
+func (o operator) granting(ctx context.Context, made []grants.Grant, anew bool) change {
+	d := o.d
+	c := change{
+		write: func(tx *vault.Tx) error {
+			for _, g := range made {
+				if err := putGrant(tx, g); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		restrict: func(st *state) {
+			for _, g := range made {
+				if g.Effect == grants.Deny {
+					st.mustPutGrant(g)
+				} else {
+					st.set.RemoveGrant(g.ID)
+				}
+			}
+		},
+		permit: func(st *state) {
+			for _, g := range made {
+				if anew {
+					delete(st.uses, g.ID)
+				}
+				st.mustPutGrant(g)
+			}
+		},
+	}
+	var subjects []string
+	kind := kindGrantCreate
+	if !anew {
+		kind = kindGrantReplace
+	}
+	for _, g := range made {
+		e := o.entry(ctx, kind)
+		e.SubjectID, e.Capability, e.GrantID, e.Policy = g.Subject, g.Pattern.String(), g.ID, g.Effect.String()
+		c.effects = append(c.effects, e)
+		subjects = append(subjects, g.Subject)
+	}
+	c.after = func() { d.hub.listChanged(subjects...) }
+	return c
+}
+
+func putGrant(tx *vault.Tx, g grants.Grant) error {
+	row, err := grants.EncodeGrant(g)
+	if err != nil {
+		return err
+	}
+	return tx.Put(bucketGrants, g.ID, row)
+}
+
+// mustPutGrant puts what was validated already. The caller holds mu.
+func (s *state) mustPutGrant(g grants.Grant) {
+	if err := s.set.PutGrant(g); err != nil {
+		panic(err)
+	}
+}
+
+// revocation takes grants out of force. Its effects may be empty.
+func (o operator) revocation(ctx context.Context, gone []grants.Grant) change {
+	d := o.d
+	now := d.clock.now().UTC().Truncate(time.Millisecond)
+	c := change{
+		write: func(tx *vault.Tx) error {
+			for _, g := range gone {
+				row, err := encodeEnded(endedGrant{g, now})
+				if err != nil {
+					return err
+				}
+				// One change may revoke a grant twice: by name, and with its subject.
+				if err := tx.Delete(bucketGrants, g.ID); err != nil && !errors.Is(err, vault.ErrNotFound) {
+					return err
+				}
+				if err := tx.Put(bucketRevoked, g.ID, row); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		restrict: func(st *state) {
+			for _, g := range gone {
+				st.end(g, now)
+			}
+		},
+	}
+	var subjects []string
+	for _, g := range gone {
+		e := o.entry(ctx, kindGrantRevoke)
+		e.SubjectID, e.Capability, e.GrantID, e.Policy = g.Subject, g.Pattern.String(), g.ID, g.Effect.String()
+		c.effects = append(c.effects, e)
+		subjects = append(subjects, g.Subject)
+	}
+	c.after = func() {
+		if len(subjects) > 0 {
+			d.hub.listChanged(subjects...)
+		}
+	}
+	return c
+}
+
+// RevokeGrants revokes in one of three ways.
+func (o operator) RevokeGrants(ctx context.Context, req *operatorv1.RevokeGrantsRequest) (*operatorv1.RevokeGrantsResponse, error) {
+	d := o.d
+	var gone []grants.Grant
+	err := d.mutate(ctx, func(st *state) (change, error) {
+		var err error
+		if gone, err = st.toRevoke(req); err != nil {
+			return change{}, err
+		}
+		return o.revocation(ctx, gone), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	response := &operatorv1.RevokeGrantsResponse{}
+	at := d.clock.read()
+	st := d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	for _, g := range gone {
+		m := st.grantMessage(g, at)
+		m.State = stateRevoked
+		response.Grants = append(response.Grants, m)
+	}
+	return response, nil
+}
+
+const stateRevoked = "revoked"
+
+// toRevoke finds the grants that a request means.
+func (s *state) toRevoke(req *operatorv1.RevokeGrantsRequest) ([]grants.Grant, error) {
+	byID := req.GetGrantId() != ""
+	switch {
+	case byID && (req.GetSubject() != "" || req.GetCapability() != "" || req.GetAll()):
+		return nil, refuse("name a grant, or a subject with a capability, or a subject and all")
+	case byID:
+		g, err := s.grantByPrefix(req.GetGrantId())
+		if err != nil {
+			return nil, err
+		}
+		return []grants.Grant{g}, nil
+	case req.GetSubject() == "" || req.GetAll() == (req.GetCapability() != ""):
+		return nil, refuse("name a grant, or a subject with a capability, or a subject and all")
+	}
+	if _, err := s.knownSubject(req.GetSubject()); err != nil {
+		return nil, err
+	}
+	if req.GetAll() {
+		return s.set.GrantsOf(req.GetSubject()), nil
+	}
+	pattern, err := grants.ParsePattern(req.GetCapability())
+	if err != nil {
+		return nil, refuse("capability: %v", err)
+	}
+	var found []grants.Grant
+	for _, effect := range []grants.Effect{grants.Allow, grants.Deny} {
+		if g, ok := s.set.Find(req.GetSubject(), pattern, effect); ok {
+			found = append(found, g)
+		}
+	}
+	if len(found) == 0 {
+		return nil, refuse("%s has no grant %s", req.GetSubject(), pattern)
+	}
+	return found, nil
+}
+
+// grantByPrefix finds the one grant whose id starts with prefix.
+func (s *state) grantByPrefix(prefix string) (grants.Grant, error) {
+	if g, ok := s.set.Grant(prefix); ok {
+		return g, nil
+	}
+	var found []grants.Grant
+	for _, g := range s.set.All() {
+		if strings.HasPrefix(g.ID, prefix) {
+			found = append(found, g)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return grants.Grant{}, refuse("no grant has an id that starts with %s", printablePrefix(prefix))
+	}
+	return grants.Grant{}, refuse("%d grants have an id that starts with %s", len(found), prefix)
+}
+
+// printablePrefix is what can be repeated of an id that the operator typed.
+func printablePrefix(s string) string {
+	if grants.CheckName(s) != nil {
+		return "that"
+	}
+	return s
+}
+
+// ListGrants lists grants.
+func (o operator) ListGrants(_ context.Context, req *operatorv1.ListGrantsRequest) (*operatorv1.ListGrantsResponse, error) {
+	d := o.d
+	if err := d.needUnlocked(); err != nil {
+		return nil, err
+	}
+	st, at := d.state(), d.clock.read()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	all := st.set.All()
+	if name := req.GetSubject(); name != "" {
+		if _, err := st.knownSubject(name); err != nil && !slices.ContainsFunc(st.ended, func(e endedGrant) bool { return e.Subject == name }) {
+			return nil, err
+		}
+		all = st.set.GrantsOf(name)
+	}
+	response := &operatorv1.ListGrantsResponse{}
+	for _, g := range all {
+		if m := st.grantMessage(g, at); req.GetAll() || m.State == grants.Active.String() {
+			response.Grants = append(response.Grants, m)
+		}
+	}
+	if req.GetAll() {
+		for _, e := range st.ended {
+			if req.GetSubject() == "" || e.Subject == req.GetSubject() {
+				m := st.grantMessage(e.Grant, at)
+				m.State = stateRevoked
+				response.Grants = append(response.Grants, m)
+			}
+		}
+	}
+	return response, nil
+}
+
+// Explain runs the evaluator for the operator.
+func (o operator) Explain(_ context.Context, req *operatorv1.ExplainRequest) (*operatorv1.ExplainResponse, error) {
+	d := o.d
+	if err := d.needUnlocked(); err != nil {
+		return nil, err
+	}
+	capability, err := grants.ParseCapability(req.GetCapability())
+	if err != nil {
+		return nil, refuse("capability: %v", err)
+	}
+	if err := checkName("subject", req.GetSubject()); err != nil {
+		return nil, err
+	}
+	tier := grants.Cooperative
+	if req.GetTier() != "" {
+		if tier, err = grants.ParseTier(req.GetTier()); err != nil {
+			return nil, refuse("tier: %v", err)
+		}
+	}
+	st, at := d.state(), d.clock.read()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	q := st.request(req.GetSubject(), capability, tier, at)
+	decision, steps := grants.Explain(st.set, &q)
+	response := &operatorv1.ExplainResponse{
+		Decision: decision.Outcome.String(), ReasonCode: string(decision.Reason), Cause: string(decision.Cause), GrantId: decision.GrantID,
+	}
+	for _, s := range steps {
+		response.Steps = append(response.Steps, &operatorv1.TraceStep{Check: string(s.Check), Result: string(s.Result), Detail: s.Detail, GrantId: s.GrantID})
+	}
+	return response, nil
+}
+
+// grantState judges a grant by clocks and counter. The caller holds mu.
+func (s *state) grantState(g grants.Grant, at reading) grants.State {
+	q := grants.Request{Used: s.used}
+	at.judge(&q)
+	return g.State(&q)
+}
+
+// grantMessage is a grant as the operator sees it. The caller holds mu.
+func (s *state) grantMessage(g grants.Grant, at reading) *operatorv1.Grant {
+	return &operatorv1.Grant{
+		GrantId: g.ID, Subject: g.Subject, Capability: g.Pattern.String(), Effect: g.Effect.String(), Until: millis(g.Until),
+		Uses: g.Uses, Used: s.used(g.ID), Tier: g.Tier.String(), RequireApproval: g.RequireApproval, Note: g.Note,
+		Created: millis(g.Created), State: s.grantState(g, at).String(), Owner: g.Owner, Disclose: g.Disclose,
+	}
+}
+
+// endedRow is the stored form of an ended grant.
+type endedRow struct {
+	Grant   json.RawMessage `json:"grant"`
+	Revoked int64           `json:"revoked"` // Unix milliseconds
+}
+
+func encodeEnded(e endedGrant) ([]byte, error) {
+	row, err := grants.EncodeGrant(e.Grant)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(endedRow{row, e.Revoked.UnixMilli()})
+}
+
+func decodeEnded(raw []byte) (endedGrant, error) {
+	var row endedRow
+	if err := json.Unmarshal(raw, &row); err != nil {
+		return endedGrant{}, err
+	}
+	g, err := grants.DecodeGrant(row.Grant)
+	return endedGrant{g, fromMillis(row.Revoked)}, err
+}

@@ -1,0 +1,452 @@
+package daemon
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"unicode/utf8"
+
+	"subjectbroker/audit"
+	"subjectbroker/grants"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+	"subjectbroker/vault/regfile"
+)
+
+// PutSecret stores a new version.
+func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretRequest) (*operatorv1.PutSecretResponse, error) {
+	d, name, content := o.d, req.GetName(), req.GetContent()
+	defer clear(content)
+	if err := errors.Join(checkName("name", name), checkNote(req.GetNote())); err != nil {
+		return nil, err
+	}
+	switch req.GetKind() {
+	case vault.KindSecret, vault.KindBinary:
+	case vault.KindText:
+		if !utf8.Valid(content) {
+			return nil, &wire.Error{Reason: wire.ResourceEncodingInvalid, Message: "content of kind text must be UTF-8: choose kind binary"}
+		}
+	default:
+		return nil, refuse("kind must be text, secret or binary")
+	}
+	if len(content) > d.maxContent {
+		return nil, &wire.Error{Reason: wire.ResourceTooLarge, Message: fmt.Sprintf("%s has %d bytes, the limit is %d", name, len(content), d.maxContent)}
+	}
+	var record vault.Record
+	var readers []string
+	err := d.mutate(ctx, func(st *state) (change, error) {
+		f, exists := st.catalog[name]
+		switch {
+		case exists && f.file:
+			return change{}, refuse("%s is a registered file", name)
+		case exists && req.GetIfAbsent() && f.content():
+			return change{}, refuse("%s exists already", name)
+		case exists && f.content() && f.kind != req.GetKind():
+			return change{}, refuse("%s is of kind %s, and a resource keeps its kind", name, f.kind)
+		}
+		e := o.entry(ctx, kindResourcePut)
+		e.ResourceID = name
+		size := int64(len(content))
+		e.Bytes = &size
+		uid := callerOf(ctx).UID
+		return change{
+			effects: []*audit.Entry{e},
+			write: func(tx *vault.Tx) error {
+				var err error
+				if record, err = tx.PutContent(name, req.GetKind(), content); err != nil {
+					return storeWords(name, err)
+				}
+				record.ByUID = uid
+				if req.GetNote() != "" {
+					record.Note = req.GetNote()
+				}
+				newest, _ := record.Newest()
+				e.Version = newest.N
+				return storeWords(name, tx.PutRecord(record))
+			},
+			permit: func(st *state) { st.put(record); readers = readersOf(st, name) },
+			after:  func() { d.hub.listChanged(); d.hub.updated(name) },
+		}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.PutSecretResponse{Resource: resourceMessage(record), Readers: readers}, nil
+}
+
+// readersOf lists the subjects that hold an exact allow on a resource.
+func readersOf(st *state, name string) []string {
+	var subjects []string
+	for _, g := range st.set.Exact(name) {
+		if g.Effect == grants.Allow && !slices.Contains(subjects, g.Subject) {
+			subjects = append(subjects, g.Subject)
+		}
+	}
+	slices.Sort(subjects)
+	return subjects
+}
+
+// GetSecret discloses content to the operator, on the release path.
+func (o operator) GetSecret(ctx context.Context, req *operatorv1.GetSecretRequest) (*operatorv1.GetSecretResponse, error) {
+	d, name := o.d, req.GetName()
+	if err := checkName("name", name); err != nil {
+		return nil, err
+	}
+	if err := d.needUnlocked(); err != nil {
+		return nil, err
+	}
+	if err := d.state().mustBe(name, false); err != nil {
+		return nil, err
+	}
+	p := callerOf(ctx)
+	a := ask{
+		entry: *o.entry(ctx, kindResourceGet), peer: p, capability: "read:" + name,
+		decide: func(grants.Capability) grants.Decision {
+			return grants.Decision{Outcome: grants.Allowed, Reason: grants.ReasonAllowed}
+		},
+		over: func() bool { return !p.Alive() },
+	}
+	var openErr error
+	open := d.openContent(name, req.GetVersion())
+	a.open = func(out *opened) error { openErr = open(out); return openErr }
+	accountFor(ctx)
+	got, err := d.release(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if got.reason != wire.Allowed {
+		if words := storeWords(name, openErr); openErr != nil && words != openErr { //nolint:errorlint // identity: was it put into words?
+			return nil, words
+		}
+		return nil, wire.Deny(got.reason)
+	}
+	return &operatorv1.GetSecretResponse{Name: name, Content: got.content, Kind: got.kind, Version: got.version}, nil
+}
+
+// mustBe makes sure that a resource exists and is sealed, or a file.
+func (s *state) mustBe(name string, file bool) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f, err := s.known(name)
+	switch {
+	case err != nil:
+		return err
+	case f.file && !file:
+		return refuse("%s is a registered file: its content is not in the vault", name)
+	case !f.file && file:
+		return refuse("%s is not a registered file", name)
+	}
+	return nil
+}
+
+func (d *Daemon) needUnlocked() error {
+	if d.vault.Locked() {
+		return wire.Deny(wire.VaultLocked)
+	}
+	return nil
+}
+
+// RevertSecret makes an older version the newest.
+func (o operator) RevertSecret(ctx context.Context, req *operatorv1.RevertSecretRequest) (*operatorv1.RevertSecretResponse, error) {
+	d, name := o.d, req.GetName()
+	if err := checkName("name", name); err != nil {
+		return nil, err
+	}
+	var record vault.Record
+	err := d.mutate(ctx, func(st *state) (change, error) {
+		f, err := st.known(name)
+		if err != nil {
+			return change{}, err
+		}
+		if f.file || req.GetTo() == 0 || req.GetTo() >= f.version {
+			return change{}, refuse("%s has no older version %d", name, req.GetTo())
+		}
+		e := o.entry(ctx, kindResourceRevert)
+		e.ResourceID, e.Count = name, uint64(req.GetTo())
+		return change{
+			effects: []*audit.Entry{e},
+			write: func(tx *vault.Tx) error {
+				var err error
+				record, err = tx.Revert(name, req.GetTo())
+				newest, _ := record.Newest()
+				e.Version = newest.N
+				return storeWords(name, err)
+			},
+			permit: func(st *state) { st.put(record) },
+			after:  func() { d.hub.updated(name) },
+		}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.RevertSecretResponse{Resource: resourceMessage(record)}, nil
+}
+
+// AddFile registers a file.
+func (o operator) AddFile(ctx context.Context, req *operatorv1.AddFileRequest) (*operatorv1.AddFileResponse, error) {
+	d, name := o.d, req.GetName()
+	if err := errors.Join(checkName("name", name), checkNote(req.GetNote())); err != nil {
+		return nil, err
+	}
+	pin, err := d.newPin(req.GetPath(), req.GetPin())
+	if err != nil {
+		return nil, err
+	}
+	record := vault.Record{
+		Name: name, Type: vault.TypeFile, Kind: vault.KindFile, Note: req.GetNote(), File: &pin,
+		Created: d.clock.now(), Updated: d.clock.now(), ByUID: callerOf(ctx).UID,
+	}
+	err = d.mutate(ctx, func(st *state) (change, error) {
+		if _, exists := st.catalog[name]; exists {
+			return change{}, refuse("%s exists already", name)
+		}
+		e := o.entry(ctx, kindResourceAdd)
+		e.ResourceID, e.ContentSHA256, e.Pin = name, pin.SHA256, pin.Mode
+		return change{
+			effects: []*audit.Entry{e},
+			write:   func(tx *vault.Tx) error { return storeWords(name, tx.PutRecord(record)) },
+			permit:  func(st *state) { st.put(record) },
+			after:   func() { d.hub.listChanged() },
+		}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.AddFileResponse{Resource: resourceMessage(record)}, nil
+}
+
+// newPin looks at a file that the operator wants to register, and says in words
+// what is wrong with it.
+func (d *Daemon) newPin(path, mode string) (regfile.Pin, error) {
+	if mode == "" {
+		mode = regfile.Content
+	}
+	switch {
+	case mode != regfile.Content && mode != regfile.Path:
+		return regfile.Pin{}, refuse("pin must be content or path")
+	case !filepath.IsAbs(path) || filepath.Clean(path) != path || !utf8.ValidString(path):
+		return regfile.Pin{}, refuse("the path of a file must be absolute and clean")
+	case inside(d.home, path):
+		return regfile.Pin{}, refuse("%s is inside the broker's home", path)
+	}
+	pin, err := regfile.New(path, mode, int64(d.maxContent))
+	if err != nil {
+		if errors.Is(err, regfile.ErrTooLarge) {
+			return regfile.Pin{}, &wire.Error{Reason: wire.ResourceTooLarge, Message: err.Error()}
+		}
+		return regfile.Pin{}, refuse("%v", err)
+	}
+	return pin, nil
+}
+
+// inside reports whether path is dir or lies below it.
+func inside(dir, path string) bool {
+	rel, err := filepath.Rel(dir, path)
+	return err == nil && filepath.IsLocal(rel)
+}
+
+// CheckFiles compares registered files with their pins.
+func (o operator) CheckFiles(_ context.Context, req *operatorv1.CheckFilesRequest) (*operatorv1.CheckFilesResponse, error) {
+	d := o.d
+	records, err := d.records()
+	if err != nil {
+		return nil, err
+	}
+	response := &operatorv1.CheckFilesResponse{}
+	for _, name := range req.GetNames() {
+		if err := errors.Join(checkName("name", name), d.state().mustBe(name, true)); err != nil {
+			return nil, err
+		}
+	}
+	for _, r := range records {
+		if r.File == nil || len(req.GetNames()) > 0 && !slices.Contains(req.GetNames(), r.Name) {
+			continue
+		}
+		response.Files = append(response.Files, d.checkFile(r))
+	}
+	return response, nil
+}
+
+// checkFile says how a registered file compares with its pin.
+func (d *Daemon) checkFile(r vault.Record) *operatorv1.FileCheck {
+	result := &operatorv1.FileCheck{
+		Name: r.Name, Path: r.File.Path, State: "ok",
+		PinnedSha256: hex.EncodeToString(r.File.SHA256[:]), PinnedSize: r.File.Size,
+	}
+	if now, err := regfile.New(r.File.Path, r.File.Mode, int64(d.maxContent)); err == nil {
+		result.CurrentSha256, result.CurrentSize = hex.EncodeToString(now.SHA256[:]), now.Size
+	}
+	content, _, err := regfile.Read(*r.File, int64(d.maxContent))
+	clear(content)
+	switch {
+	case err == nil:
+		return result
+	case errors.Is(err, regfile.ErrMissing):
+		result.State = "missing"
+	case errors.Is(err, regfile.ErrChanged), errors.Is(err, regfile.ErrTooLarge):
+		result.State = "changed"
+	default:
+		result.State = "unsafe"
+	}
+	result.Detail = err.Error()
+	return result
+}
+
+// RepinFile takes the present state of a registered file as the right one.
+func (o operator) RepinFile(ctx context.Context, req *operatorv1.RepinFileRequest) (*operatorv1.RepinFileResponse, error) {
+	d, name := o.d, req.GetName()
+	if err := errors.Join(checkName("name", name), d.needUnlocked()); err != nil {
+		return nil, err
+	}
+	if err := d.state().mustBe(name, true); err != nil {
+		return nil, err
+	}
+	var before *operatorv1.FileCheck
+	var record vault.Record
+	err := d.mutate(ctx, func(*state) (change, error) {
+		var err error
+		if record, err = d.record1(name); err != nil {
+			return change{}, err
+		}
+		if record.File == nil {
+			return change{}, refuse("%s is not a registered file", name)
+		}
+		before = d.checkFile(record)
+		pin, err := d.newPin(record.File.Path, record.File.Mode)
+		if err != nil {
+			return change{}, err
+		}
+		if want := req.GetExpectSha256(); want != "" && want != hex.EncodeToString(pin.SHA256[:]) {
+			return change{}, &wire.Error{Reason: wire.ResourceChanged, Message: fmt.Sprintf("%s changed again since it was shown", name)}
+		}
+		record.File, record.Updated = &pin, d.clock.now()
+		e := o.entry(ctx, kindResourceRepin)
+		e.ResourceID, e.ContentSHA256, e.Pin = name, pin.SHA256, pin.Mode
+		return change{
+			effects: []*audit.Entry{e},
+			write:   func(tx *vault.Tx) error { return storeWords(name, tx.PutRecord(record)) },
+			permit:  func(st *state) { st.put(record) },
+			after:   func() { d.hub.updated(name) },
+		}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.RepinFileResponse{Before: before, Resource: resourceMessage(record)}, nil
+}
+
+// ListResources lists what there is.
+func (o operator) ListResources(context.Context, *operatorv1.ListResourcesRequest) (*operatorv1.ListResourcesResponse, error) {
+	records, err := o.d.records()
+	if err != nil {
+		return nil, err
+	}
+	response := &operatorv1.ListResourcesResponse{Resources: make([]*operatorv1.Resource, 0, len(records))}
+	for _, r := range records {
+		response.Resources = append(response.Resources, resourceMessage(r))
+	}
+	return response, nil
+}
+
+// GetResource shows one resource.
+func (o operator) GetResource(_ context.Context, req *operatorv1.GetResourceRequest) (*operatorv1.GetResourceResponse, error) {
+	d, name := o.d, req.GetName()
+	if err := checkName("name", name); err != nil {
+		return nil, err
+	}
+	record, err := d.record1(name)
+	if err != nil {
+		return nil, storeWords(name, err)
+	}
+	response := &operatorv1.GetResourceResponse{Resource: resourceMessage(record)}
+	for _, v := range slices.Backward(record.Versions) {
+		response.Versions = append(response.Versions, &operatorv1.Version{
+			Version: v.N, Size: v.Size, Created: millis(v.At), RevertedFrom: v.RevertedFrom,
+		})
+	}
+	st, at := d.state(), d.clock.read()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	for _, g := range st.set.Matching(name) {
+		response.Grants = append(response.Grants, st.grantMessage(g, at))
+	}
+	return response, nil
+}
+
+// RemoveResource removes a resource, its contents and its exact grants.
+func (o operator) RemoveResource(ctx context.Context, req *operatorv1.RemoveResourceRequest) (*operatorv1.RemoveResourceResponse, error) {
+	d, name := o.d, req.GetName()
+	if err := checkName("name", name); err != nil {
+		return nil, err
+	}
+	var revoked []string
+	err := d.mutate(ctx, func(st *state) (change, error) {
+		if _, err := st.known(name); err != nil {
+			return change{}, err
+		}
+		revoked = nil
+		for _, g := range st.set.Exact(name) {
+			revoked = append(revoked, g.ID)
+		}
+		c := o.removal(ctx, st, name)
+		c.after = func() { d.hub.listChanged() }
+		return c, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &operatorv1.RemoveResourceResponse{RevokedGrantIds: revoked}, nil
+}
+
+// removal removes a resource and its exact grants.
+func (o operator) removal(ctx context.Context, st *state, name string) change {
+	e := o.entry(ctx, kindResourceRemove)
+	e.ResourceID = name
+	revoke := o.revocation(ctx, st.set.Exact(name))
+	return change{
+		effects: append([]*audit.Entry{e}, revoke.effects...),
+		write: func(tx *vault.Tx) error {
+			if err := tx.Remove(name); err != nil {
+				return storeWords(name, err)
+			}
+			return revoke.write(tx)
+		},
+		restrict: func(st *state) { st.drop(name); revoke.restrict(st) },
+	}
+}
+
+// records reads every record, sorted by name.
+func (d *Daemon) records() ([]vault.Record, error) {
+	var all []vault.Record
+	err := d.vault.View(func(tx *vault.Tx) error {
+		return tx.Records(func(r vault.Record) error { all = append(all, r); return nil })
+	})
+	return all, err
+}
+
+// record1 reads the record of one resource.
+func (d *Daemon) record1(name string) (r vault.Record, err error) {
+	err = d.vault.View(func(tx *vault.Tx) error {
+		r, err = tx.Record(name)
+		return err
+	})
+	return r, err
+}
+
+func resourceMessage(r vault.Record) *operatorv1.Resource {
+	m := &operatorv1.Resource{
+		Name: r.Name, Type: r.Type, Kind: r.Kind, Note: r.Note, Created: millis(r.Created), Updated: millis(r.Updated),
+		Owner: r.Owner, Domain: r.Domain,
+	}
+	if newest, ok := r.Newest(); ok {
+		m.Version, m.Size, m.Updated = newest.N, newest.Size, millis(newest.At)
+	}
+	if r.File != nil {
+		m.Path, m.Pin, m.Sha256, m.Size = r.File.Path, r.File.Mode, hex.EncodeToString(r.File.SHA256[:]), r.File.Size
+	}
+	return m
+}

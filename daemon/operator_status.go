@@ -1,0 +1,151 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+
+	"subjectbroker/grants"
+	"subjectbroker/proto/place"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// Status answers whenever the daemon runs. It writes no entry.
+func (o operator) Status(context.Context, *operatorv1.StatusRequest) (*operatorv1.StatusResponse, error) {
+	d := o.d
+	mode, cause := d.locking.get()
+	vaultState := d.vault.State()
+	s := &operatorv1.StatusResponse{
+		Version: d.version, Api: wire.API, Pid: int32(os.Getpid()), Started: millis(d.started), Home: d.home, SocketDir: d.socketDir,
+		VaultState: d.locking.word(d.vault), KeySource: d.vault.KeyKind(), VaultId: d.vault.ID(),
+		Generation: vaultState.Generation, Rows: vaultState.Count, AuditDir: place.AuditDir(d.home), MaxContent: uint64(d.maxContent),
+		Platform: platform(), Probes: d.probes(),
+	}
+	if mode != unlocked {
+		s.VaultCause = cause
+	}
+	s.AuditState, s.AuditCause = d.auditHealth()
+	if log := d.log(); log != nil {
+		head := log.Head()
+		s.AuditSeq, s.AuditGenesis = head.Seq, head.Genesis
+	}
+	at := d.clock.read()
+	s.ClockRollback = at.behind
+	st := d.state()
+	st.mu.RLock()
+	s.Resources, s.Subjects = uint32(len(st.catalog)), uint32(len(st.set.Subjects()))
+	for _, g := range st.set.All() {
+		if st.grantState(g, at) == grants.Active {
+			s.Grants++
+		}
+	}
+	st.mu.RUnlock()
+	for _, r := range d.runs.list(false) {
+		s.Runs = append(s.Runs, r.message())
+	}
+	return s, nil
+}
+
+func platform() string { return runtime.GOOS + "/" + runtime.GOARCH }
+
+// auditHealth is the log's state in words.
+func (d *Daemon) auditHealth() (state, cause string) {
+	log := d.log()
+	if log == nil {
+		return "failing", "not open: the vault was not unlocked since sbd started"
+	}
+	if ok, cause := log.Health(); !ok {
+		return "failing", cause
+	} else if cause != "" {
+		return "ok", cause
+	}
+	return "ok", ""
+}
+
+// ConfirmClock takes the wall clock at its word.
+func (o operator) ConfirmClock(context.Context, *operatorv1.ConfirmClockRequest) (*operatorv1.ConfirmClockResponse, error) {
+	now := o.d.clock.confirm()
+	o.d.hub.listChanged()
+	return &operatorv1.ConfirmClockResponse{Now: millis(now)}, nil
+}
+
+// Lock wipes keys and policy.
+func (o operator) Lock(context.Context, *operatorv1.LockRequest) (*operatorv1.LockResponse, error) {
+	if err := o.d.lock("locked by the operator"); err != nil {
+		return nil, err
+	}
+	return &operatorv1.LockResponse{}, nil
+}
+
+// Unlock asks the recorded key source.
+func (o operator) Unlock(ctx context.Context, _ *operatorv1.UnlockRequest) (*operatorv1.UnlockResponse, error) {
+	if err := o.d.unlock(ctx); err != nil {
+		f := asFault(err)
+		o.d.logger.Warn("unlocking", "code", f.Code, "error", f.Err)
+		return nil, &wire.Error{Reason: f.Code, Message: f.Err.Error()}
+	}
+	return &operatorv1.UnlockResponse{}, nil
+}
+
+// Panic disables every subject, then locks. It does as much as it can: a log
+// that cannot be written does not keep it from locking.
+func (o operator) Panic(ctx context.Context, _ *operatorv1.PanicRequest) (*operatorv1.PanicResponse, error) {
+	d := o.d
+	response := &operatorv1.PanicResponse{Runs: uint32(len(d.runs.list(false)))}
+	err := d.mutate(ctx, func(st *state) (change, error) {
+		var after []grants.Subject
+		c := change{}
+		for _, s := range st.set.Subjects() {
+			if s.Disabled {
+				continue
+			}
+			s.Disabled = true
+			after = append(after, s)
+			response.Subjects = append(response.Subjects, s.Name)
+			e := o.entry(ctx, kindSubjectSet)
+			e.SubjectID, e.Cause = s.Name, "DISABLED"
+			c.effects = append(c.effects, e)
+		}
+		c.write = func(tx *vault.Tx) error {
+			for _, s := range after {
+				if err := putSubject(tx, s); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		c.restrict = func(st *state) {
+			for _, s := range after {
+				st.mustPutSubject(s)
+			}
+		}
+		return c, nil
+	})
+	if err != nil && refusal(err).Reason == wire.VaultLocked {
+		err = nil // locked already, so nothing is served; the subjects stay as they are
+	}
+	return response, errors.Join(err, d.lock("locked by panic"))
+}
+
+// probes are what the daemon finds out about its own process, for doctor.
+func (d *Daemon) probes() []*operatorv1.Probe {
+	probes := processProbes()
+	if d.locking.waiting() {
+		probes = append(probes, &operatorv1.Probe{Name: "key", Status: "fail", Summary: "the key source does not answer", Fix: "sbctl unlock"})
+	}
+	if d.vault.KeyKind() == "keychain" {
+		probes = append(probes, &operatorv1.Probe{
+			Name: "key-source", Status: "ok",
+			Summary: "the key is in the OS keychain, which any process of this uid can ask",
+		})
+	} else {
+		probes = append(probes, &operatorv1.Probe{
+			Name: "key-source", Status: "ok",
+			Summary: "the key is in a file beside the vault, which any process of this uid, and whoever copies the home, can read",
+		})
+	}
+	return probes
+}

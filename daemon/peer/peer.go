@@ -1,0 +1,136 @@
+// Package peer knows who is at the other end of a Unix socket, from the kernel
+// and at the moment of accept, never from what the other end says.
+//
+// It protects the daemon from a connection that outlives the process that made
+// it: a pidfd taken at accept tells a later process with the same pid apart. It
+// does not protect against a process that hands its open connection to another
+// one and stays alive.
+package peer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// Class says what can be said of a peer. It is fixed at accept.
+type Class string
+
+// Classes of peers that exist without launches and separate uids.
+const (
+	Plain        Class = "plain"        // same pid namespace, nothing special
+	Unattributed Class = "unattributed" // foreign pid namespace, or the walk was inconsistent
+)
+
+// Peer is the OS facts of one connection.
+type Peer struct {
+	UID   uint32
+	PID   int32
+	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0 where the platform has none
+	Class Class
+	Conn  uint64 // number of the connection, unique in this process
+
+	mu      sync.RWMutex // a descriptor must not be closed, and its number taken again, under a reader
+	process process      // how liveness is told
+	closed  bool
+}
+
+var connections atomic.Uint64
+
+// Accept reads the facts of conn's peer. It fails when the peer is gone already.
+func Accept(conn *net.UnixConn) (*Peer, error) {
+	p := &Peer{Conn: connections.Add(1)}
+	if err := p.identify(conn); err != nil {
+		return nil, fmt.Errorf("identifying the peer: %w", err)
+	}
+	return p, nil
+}
+
+// Key names the peer's process: the unit of denial budgets.
+func (p *Peer) Key() ProcessKey { return ProcessKey{p.UID, p.PID, p.Start} }
+
+// ProcessKey tells one process from another over the life of a boot.
+type ProcessKey struct {
+	UID   uint32
+	PID   int32
+	Start uint64
+}
+
+// Alive reports whether the process that connected still runs. It is false
+// after Close.
+func (p *Peer) Alive() bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return !p.closed && p.process.alive()
+}
+
+// Command is the peer's command line with control characters escaped, at most
+// 256 bytes; empty when it cannot be read. It is for people: a process chooses it.
+func (p *Peer) Command() string { return command(p.PID) }
+
+// Close gives back what liveness needed.
+func (p *Peer) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.closed = true
+		p.process.close()
+	}
+}
+
+// AuthType names the security protocol for grpc.
+func (*Peer) AuthType() string { return "unix-peer" }
+
+// FromContext returns the peer of the connection that a call came on.
+func FromContext(ctx context.Context) (*Peer, bool) {
+	info, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, false
+	}
+	p, ok := info.AuthInfo.(*Peer)
+	return p, ok
+}
+
+// Credentials are transport credentials that identify the peer at accept.
+// Admit may refuse it; it is called before a byte is read.
+type Credentials struct {
+	Admit func(*Peer) error
+}
+
+// ServerHandshake identifies the peer and leaves the connection as it is.
+func (c Credentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	unixConn, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, nil, fmt.Errorf("identifying the peer: %T is not a Unix connection", conn)
+	}
+	p, err := Accept(unixConn)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.Admit(p); err != nil {
+		p.Close()
+		return nil, nil, err
+	}
+	return conn, p, nil
+}
+
+// ClientHandshake is not for clients.
+func (Credentials) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, fmt.Errorf("peer credentials are for servers only")
+}
+
+// Info describes the protocol.
+func (Credentials) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "unix-peer"}
+}
+
+// Clone returns a copy.
+func (c Credentials) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName does nothing: there is no name.
+func (Credentials) OverrideServerName(string) error { return nil }

@@ -1,0 +1,136 @@
+package peer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// soPeerPIDFD is SO_PEERPIDFD (Linux 6.5).
+const soPeerPIDFD = 77
+
+// process tells liveness by a pidfd.
+type process struct{ pidfd int }
+
+func (p process) alive() bool {
+	fds := []unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return err == nil && n == 0
+	}
+}
+
+func (p process) close() { _ = unix.Close(p.pidfd) }
+
+func (p *Peer) identify(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var credErr, fdErr error
+	pidfd := -1
+	err = raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		pidfd, fdErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soPeerPIDFD)
+	})
+	if err = errors.Join(err, credErr); err != nil {
+		return err
+	}
+	p.UID, p.PID, p.Class = cred.Uid, cred.Pid, Plain
+	if cred.Pid <= 0 { // a pid namespace that we cannot see into
+		p.Class = Unattributed
+	}
+	if fdErr != nil { // kernels before 6.5: open it, then make sure that it is the same process
+		if p.Class == Unattributed {
+			return errors.New("the kernel does not say which process connected")
+		}
+		if pidfd, err = unix.PidfdOpen(int(cred.Pid), 0); err != nil {
+			return fmt.Errorf("opening pid %d: %w", cred.Pid, err)
+		}
+	}
+	unix.CloseOnExec(pidfd)
+	p.process = process{pidfd}
+	if p.Class == Unattributed {
+		return nil
+	}
+	start, nested, err := processFacts(cred.Pid)
+	if err != nil || !p.process.alive() {
+		p.process.close()
+		return errors.Join(errors.New("the process that connected is gone"), err)
+	}
+	p.Start = start
+	if nested {
+		p.Class = Unattributed
+	}
+	return nil
+}
+
+// processFacts reads the start time of pid and whether it lives in a pid
+// namespace below ours. Both files stay readable for an undumpable process.
+func processFacts(pid int32) (start uint64, nested bool, err error) {
+	dir := "/proc/" + strconv.Itoa(int(pid))
+	stat, err := os.ReadFile(dir + "/stat")
+	if err != nil {
+		return 0, false, err
+	}
+	// The command in field 2 may contain anything; the fields count from its last ')'.
+	end := bytes.LastIndexByte(stat, ')')
+	fields := strings.Fields(string(stat[end+1:]))
+	if end < 0 || len(fields) < 20 {
+		return 0, false, fmt.Errorf("%s/stat is malformed", dir)
+	}
+	if start, err = strconv.ParseUint(fields[19], 10, 64); err != nil {
+		return 0, false, fmt.Errorf("%s/stat: %w", dir, err)
+	}
+	status, err := os.ReadFile(dir + "/status")
+	if err != nil {
+		return 0, false, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			return start, len(strings.Fields(ids)) != 1, nil
+		}
+	}
+	return start, true, nil
+}
+
+func command(pid int32) string {
+	if pid <= 0 {
+		return ""
+	}
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(int(pid)) + "/cmdline")
+	if err != nil {
+		return ""
+	}
+	return printable(bytes.TrimRight(raw, "\x00"))
+}
+
+// printable joins NUL-separated words and escapes what a terminal would act on.
+func printable(raw []byte) string {
+	const limit = 256
+	line := strings.ReplaceAll(string(raw), "\x00", " ")
+	var b strings.Builder
+	for _, r := range line {
+		if b.Len() >= limit {
+			b.WriteString("…")
+			break
+		}
+		if r == utf8.RuneError || !strconv.IsPrint(r) {
+			fmt.Fprintf(&b, "\\u%04x", r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}

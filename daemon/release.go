@@ -1,0 +1,303 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"time"
+	"unicode/utf8"
+
+	"subjectbroker/audit"
+	"subjectbroker/daemon/peer"
+	"subjectbroker/grants"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+	"subjectbroker/vault/regfile"
+)
+
+// ask is one request after identify: who asks is settled and cannot be named
+// by the request.
+type ask struct {
+	entry      audit.Entry // who asks, and the kind of request
+	peer       *peer.Peer
+	capability string // action:object, as asked for
+	// decide judges the capability for whoever asks.
+	decide func(grants.Capability) grants.Decision
+	// over reports that whoever asked is not entitled to an answer any more.
+	over func() bool
+	// open fetches what would be released; nil for requests that release
+	// nothing, such as explain.
+	open func(*opened) error
+}
+
+// ask is a request under the run.
+func (d *Daemon) ask(r *run, kind audit.Kind, capability string) ask {
+	return ask{
+		entry: r.entry(kind), peer: r.peer, capability: capability,
+		decide: func(c grants.Capability) grants.Decision {
+			return d.state().decide(r.subject, c, r.tier, d.clock.read())
+		},
+		over: func() bool { return r.over() || !r.peer.Alive() },
+	}
+}
+
+// opened is content on its way out, not yet accounted for.
+type opened struct {
+	content []byte
+	kind    string
+	version uint32
+	sha256  audit.Hash // of a registered file's content
+}
+
+func (o *opened) wipe() {
+	clear(o.content)
+	o.content = nil
+}
+
+// answer is what came of an ask: the entry's sequence number always, content
+// only when the decision allows.
+type answer struct {
+	opened
+	seq      uint64
+	decision grants.Outcome
+	reason   wire.Reason
+}
+
+// verdict is how an ask ends, as the log will say it.
+type verdict struct {
+	outcome grants.Outcome
+	failed  bool // the decision allowed, but opening did not succeed
+	reason  wire.Reason
+	cause   string
+	grant   string
+	limited bool
+}
+
+// release is the one path on which content leaves the trusted plane, and on
+// which it is refused. Its steps are those of the architecture, in order:
+// parse, decide, gate, open, append, wait, release. A denial walks the same
+// path, waits for the same fsync and is recorded by the same code.
+//
+// The error, if any, is a *wire.Error in public words. When it is nil the
+// decision is in the answer, and the caller wipes the content.
+func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
+	capability, err := grants.ParseCapability(a.capability)
+	if err != nil {
+		a.entry.ResourceID = d.mask(a.capability)
+		return answer{}, d.malformed(ctx, a.peer, a.entry)
+	}
+	v := a.judge(capability)
+	var out opened
+	if a.open != nil && v.outcome == grants.Allowed {
+		if err := a.open(&out); err != nil {
+			v.failed, v.reason, v.cause = true, openReason(err), openCause(err)
+			out.wipe()
+		}
+	}
+	uses := uint64(0)
+	ticket, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
+		v, uses = d.recheck(a, capability, v)
+		return a.result(capability, v, &out, uses), nil
+	})
+	if err == nil {
+		err = ticket.Wait(ctx)
+	}
+	if err != nil {
+		out.wipe()
+		if uses > 0 && errors.Is(err, audit.ErrFailed) { // certainly not in the log
+			d.state().refund(v.grant)
+		}
+		return answer{}, wire.Deny(wire.AuditFailed)
+	}
+	if v.outcome != grants.Allowed || v.failed {
+		out.wipe()
+	}
+	if v.outcome == grants.Denied {
+		d.budgets.spend(a.peer.Key(), d.clock.now())
+	}
+	return answer{opened: out, seq: ticket.Seq(), decision: v.outcome, reason: v.reason}, nil
+}
+
+// judge decides and gates. Until approvals exist nobody can approve: a gated
+// acquire is refused, a gated explain says so.
+func (a ask) judge(capability grants.Capability) verdict {
+	decision := a.decide(capability)
+	v := verdict{
+		outcome: decision.Outcome,
+		reason:  wire.Reason(decision.Reason),
+		cause:   string(decision.Cause),
+		grant:   decision.GrantID,
+		limited: decision.Limited,
+	}
+	if v.outcome == grants.Pending && a.open != nil {
+		v.outcome, v.reason, v.cause = grants.Denied, wire.ApprovalDenied, causeNoApprover
+	}
+	return v
+}
+
+// recheck runs under the log's mutex, the one place where every decision and
+// every restriction is in order: it judges again, ends with the run, and
+// reserves the use. It returns the number of this use, or 0.
+func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict) (verdict, uint64) {
+	if a.over() {
+		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: causePeerChanged}, 0
+	}
+	now := a.judge(capability)
+	if now.outcome != grants.Allowed || before.outcome != grants.Allowed {
+		// Whichever was stricter stands: what was not opened cannot be released.
+		if before.outcome != grants.Allowed {
+			return before, 0
+		}
+		return now, 0
+	}
+	if before.failed {
+		return before, 0
+	}
+	if a.open == nil || !now.limited {
+		return now, 0
+	}
+	return now, d.state().charge(now.grant)
+}
+
+// result is the entry of an ask that was judged.
+func (a ask) result(capability grants.Capability, v verdict, out *opened, uses uint64) audit.Entry {
+	e := a.entry
+	e.Action = capability.Action.String()
+	if capability.Action.NamesResource() {
+		e.ResourceID = capability.Object
+	} else {
+		e.Capability = a.capability
+	}
+	e.GrantID = v.grant
+	e.Decision = decisionWord(v)
+	e.ReasonCode = string(v.reason)
+	e.Count = uses
+	if v.outcome != grants.Allowed || v.failed {
+		e.Cause = v.cause
+		return e
+	}
+	if a.open != nil {
+		e.Disclosed = disclosedYes
+		n := int64(len(out.content))
+		e.Bytes = &n
+		e.Version = out.version
+		e.ContentSHA256 = out.sha256
+	}
+	return e
+}
+
+func decisionWord(v verdict) string {
+	switch {
+	case v.failed:
+		return decisionError
+	case v.outcome == grants.Allowed:
+		return decisionAllow
+	case v.outcome == grants.Pending:
+		return decisionPending
+	}
+	return decisionDeny
+}
+
+// Causes that the evaluator does not know.
+const (
+	causeNoApprover  = "NO_APPROVER"
+	causePeerChanged = "PEER_CHANGED"
+	causeMalformed   = "MALFORMED"
+	causeStorage     = "STORAGE"
+)
+
+// openContent fetches one version of a resource; 0 is the newest, and the only
+// one that a registered file has.
+func (d *Daemon) openContent(name string, n uint32) func(*opened) error {
+	return func(out *opened) error {
+		var record vault.Record
+		err := d.vault.View(func(tx *vault.Tx) error {
+			var err error
+			if record, err = tx.Record(name); err != nil || record.File != nil {
+				return err
+			}
+			var version vault.Version
+			out.content, version, err = tx.Content(name, n)
+			out.kind, out.version = record.Kind, version.N
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if record.File == nil {
+			return checkEncoding(out)
+		}
+		content, sum, err := regfile.Read(*record.File, int64(d.maxContent))
+		if err != nil {
+			return err
+		}
+		out.content, out.kind, out.sha256 = content, vault.KindFile, sum
+		return nil
+	}
+}
+
+// checkEncoding makes sure that content of kind text still is what it was
+// declared to be.
+func checkEncoding(out *opened) error {
+	if out.kind == vault.KindText && !utf8.Valid(out.content) {
+		return errEncoding
+	}
+	return nil
+}
+
+var errEncoding = errors.New("content of kind text is not UTF-8")
+
+// openReason is the public reason for content that could not be opened.
+func openReason(err error) wire.Reason {
+	switch {
+	case errors.Is(err, regfile.ErrChanged), errors.Is(err, regfile.ErrMissing), errors.Is(err, regfile.ErrUnsafe):
+		return wire.ResourceChanged
+	case errors.Is(err, regfile.ErrTooLarge):
+		return wire.ResourceTooLarge
+	case errors.Is(err, errEncoding):
+		return wire.ResourceEncodingInvalid
+	}
+	return refusal(err).Reason
+}
+
+// openCause is the operator's word for it.
+func openCause(err error) string {
+	switch {
+	case errors.Is(err, regfile.ErrMissing):
+		return "FILE_MISSING"
+	case errors.Is(err, regfile.ErrUnsafe):
+		return "FILE_UNSAFE"
+	case errors.Is(err, regfile.ErrChanged):
+		return "FILE_CHANGED"
+	}
+	return causeStorage
+}
+
+// malformed records a request whose names or values break the rules and returns
+// the error for the client. The entry holds the text only through mask.
+func (d *Daemon) malformed(ctx context.Context, p *peer.Peer, e audit.Entry) error {
+	e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.InvalidArgument), causeMalformed
+	d.budgets.spend(p.Key(), d.clock.now())
+	if err := d.record(ctx, e); err != nil {
+		return err
+	}
+	return wire.Deny(wire.InvalidArgument)
+}
+
+// mask stands in for text that must not stand in the log.
+func (d *Daemon) mask(text string) string {
+	key := *d.correlate.Load()
+	return audit.Mask(key[:], text)
+}
+
+// record writes one entry and waits until it is durable.
+func (d *Daemon) record(ctx context.Context, e audit.Entry) error {
+	log := d.log()
+	if log == nil {
+		d.unrecorded.Add(1)
+		return wire.Deny(wire.AuditFailed)
+	}
+	if _, err := log.Record(ctx, e); err != nil {
+		return wire.Deny(wire.AuditFailed)
+	}
+	return nil
+}

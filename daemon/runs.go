@@ -1,0 +1,182 @@
+package daemon
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"subjectbroker/daemon/peer"
+	"subjectbroker/grants"
+	"subjectbroker/proto/wire"
+)
+
+// Limits on what one run remembers and how many ended runs are shown.
+const (
+	keptRuns         = 200
+	keptRunResources = 100
+	maxRuns          = 4096
+	maxRunsOnConn    = 16
+)
+
+// run is one session of one subject, bound to one connection. Everything but
+// the counters is fixed when it opens.
+type run struct {
+	id          string
+	subject     string
+	profile     string
+	tier        grants.Tier
+	peer        *peer.Peer
+	command     string
+	shimVersion string
+	opened      time.Time
+	done        chan struct{} // closed when the run ends
+
+	mu        sync.Mutex
+	ended     time.Time
+	reason    wire.Reason // why it ended, as its watchers are told
+	reads     uint64
+	denials   uint64
+	resources map[string]struct{}
+}
+
+// over reports whether the run has ended.
+func (r *run) over() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// count records the outcome of one request under the run.
+func (r *run) count(resource string, released bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !released {
+		r.denials++
+		return
+	}
+	r.reads++
+	if len(r.resources) < keptRunResources {
+		r.resources[resource] = struct{}{}
+	}
+}
+
+// runs are the open runs and the newest ended ones.
+type runs struct {
+	mu    sync.Mutex
+	open  map[string]*run
+	ended []*run // oldest first
+}
+
+func newRuns() *runs { return &runs{open: map[string]*run{}} }
+
+// add opens a run, or reports that there are too many.
+func (rs *runs) add(r *run) error {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	onConn := 0
+	for _, other := range rs.open {
+		if other.peer == r.peer {
+			onConn++
+		}
+	}
+	if len(rs.open) >= maxRuns || onConn >= maxRunsOnConn {
+		return wire.Deny(wire.RateLimited)
+	}
+	rs.open[r.id] = r
+	return nil
+}
+
+// find returns the open run with id if it belongs to the connection.
+func (rs *runs) find(id string, p *peer.Peer) (*run, bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r, ok := rs.open[id]
+	if !ok || r.peer != p {
+		return nil, false
+	}
+	return r, true
+}
+
+// end ends the runs that match and returns them; each is returned once, by the
+// call that ended it.
+func (rs *runs) end(reason wire.Reason, now time.Time, match func(*run) bool) []*run {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	var gone []*run
+	for id, r := range rs.open {
+		if !match(r) {
+			continue
+		}
+		delete(rs.open, id)
+		r.mu.Lock()
+		r.ended, r.reason = now, reason
+		r.mu.Unlock()
+		close(r.done)
+		gone = append(gone, r)
+	}
+	slices.SortFunc(gone, byOpened)
+	rs.ended = append(rs.ended, gone...)
+	if extra := len(rs.ended) - keptRuns; extra > 0 {
+		rs.ended = slices.Delete(rs.ended, 0, extra)
+	}
+	return gone
+}
+
+// list returns open runs, and ended ones when asked for, oldest first.
+func (rs *runs) list(ended bool) []*run {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	var all []*run
+	if ended {
+		all = append(all, rs.ended...)
+	}
+	for _, r := range rs.open {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, byOpened)
+	return all
+}
+
+// byPrefix returns the one open run whose id starts with prefix.
+func (rs *runs) byPrefix(prefix string) (*run, error) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	var found *run
+	for id, r := range rs.open {
+		switch {
+		case prefix == "" || !strings.HasPrefix(id, prefix):
+		case id == prefix:
+			return r, nil
+		case found != nil:
+			return nil, refuse("more than one run has an id that starts with %s", prefix)
+		default:
+			found = r
+		}
+	}
+	if found == nil {
+		return nil, refuse("no open run has an id that starts with %s", prefix)
+	}
+	return found, nil
+}
+
+// bySubject counts open runs.
+func (rs *runs) bySubject() map[string]uint32 {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	count := map[string]uint32{}
+	for _, r := range rs.open {
+		count[r.subject]++
+	}
+	return count
+}
+
+func byOpened(a, b *run) int {
+	if c := a.opened.Compare(b.opened); c != 0 {
+		return c
+	}
+	return strings.Compare(a.id, b.id)
+}

@@ -1,0 +1,158 @@
+package daemon
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"subjectbroker/grants"
+	"subjectbroker/vault"
+)
+
+// state is what is in force now. It is a copy of the vault's rows, made at
+// unlock and dropped at lock; a decision never touches the disk.
+type state struct {
+	mu      sync.RWMutex
+	set     *grants.Set
+	catalog map[string]facts
+	names   []string // of catalog, sorted
+	uses    map[string]uint64
+	ended   []endedGrant // newest last
+}
+
+// facts is what a decision needs to know of a resource.
+type facts struct {
+	kind    string
+	file    bool
+	version uint32 // newest version; 0 for files and for resources without content
+	size    uint64
+}
+
+// content reports whether there is anything to read.
+func (f facts) content() bool { return f.file || f.version > 0 }
+
+// endedGrant is a grant that was revoked, kept for the operator to look at.
+type endedGrant struct {
+	grants.Grant
+	Revoked time.Time
+}
+
+// keptEnded is how many revoked grants are remembered.
+const keptEnded = 1000
+
+func newState() *state {
+	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}}
+}
+
+// used is the number of times a grant was used. The caller holds mu.
+func (s *state) used(grantID string) uint64 { return s.uses[grantID] }
+
+// charge reserves one use of a grant and returns its number. Only the log's
+// appender calls it, so the numbers stand in the log in order.
+func (s *state) charge(grantID string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uses[grantID]++
+	return s.uses[grantID]
+}
+
+// refund gives back a use whose entry is certainly not in the log.
+func (s *state) refund(grantID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.uses[grantID] > 0 {
+		s.uses[grantID]--
+	}
+}
+
+// request makes the question for the evaluator. The caller holds mu.
+func (s *state) request(subject string, capability grants.Capability, tier grants.Tier, at reading) grants.Request {
+	q := grants.Request{Subject: subject, Capability: capability, Tier: tier, Used: s.used}
+	q.Object = s.object(capability)
+	at.judge(&q)
+	return q
+}
+
+// object looks the object up; the evaluator ignores it where the action is not
+// about resources.
+func (s *state) object(capability grants.Capability) grants.Object {
+	f, ok := s.catalog[capability.Object]
+	return grants.Object{Exists: ok, Secret: f.kind == vault.KindSecret, HasContent: f.content()}
+}
+
+// decide judges one request under a read lock.
+func (s *state) decide(subject string, capability grants.Capability, tier grants.Tier, at reading) grants.Decision {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	q := s.request(subject, capability, tier, at)
+	return grants.Decide(s.set, &q)
+}
+
+// readable lists what subject may read now, sorted, gated resources included.
+func (s *state) readable(subject string, tier grants.Tier, at reading) []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	q := s.request(subject, grants.Capability{Action: grants.Read}, tier, at)
+	var names []string
+	for _, name := range s.names {
+		q.Capability.Object = name
+		q.Object = s.object(q.Capability)
+		if grants.Decide(s.set, &q).Outcome != grants.Denied {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// nextChange is the earliest time after at when a grant of subject ends by the
+// clock; zero when none does.
+func (s *state) nextChange(subject string, at time.Time) time.Time {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var next time.Time
+	for _, g := range s.set.GrantsOf(subject) {
+		if g.Until.After(at) && (next.IsZero() || g.Until.Before(next)) {
+			next = g.Until
+		}
+	}
+	return next
+}
+
+// put records a resource. The caller holds mu for writing.
+func (s *state) put(record vault.Record) {
+	if _, known := s.catalog[record.Name]; !known {
+		i, _ := slices.BinarySearch(s.names, record.Name)
+		s.names = slices.Insert(s.names, i, record.Name)
+	}
+	s.catalog[record.Name] = factsOf(record)
+}
+
+// drop forgets a resource. The caller holds mu for writing.
+func (s *state) drop(name string) {
+	delete(s.catalog, name)
+	if i, found := slices.BinarySearch(s.names, name); found {
+		s.names = slices.Delete(s.names, i, i+1)
+	}
+}
+
+func factsOf(record vault.Record) facts {
+	f := facts{kind: record.Kind, file: record.File != nil}
+	if record.File != nil {
+		f.kind, f.size = vault.KindFile, record.File.Size
+	}
+	if n := len(record.Versions); n > 0 {
+		f.version, f.size = record.Versions[n-1].N, record.Versions[n-1].Size
+	}
+	return f
+}
+
+// end moves a grant to the ended ones. The caller holds mu for writing.
+func (s *state) end(g grants.Grant, at time.Time) {
+	if _, held := s.set.RemoveGrant(g.ID); !held {
+		return
+	}
+	s.ended = append(s.ended, endedGrant{g, at})
+	if extra := len(s.ended) - keptEnded; extra > 0 {
+		s.ended = slices.Delete(s.ended, 0, extra)
+	}
+}

@@ -1,0 +1,131 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/proto/place"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+const (
+	tendPeriod       = time.Second
+	checkpointPeriod = 30 * time.Second
+	checkpointAfter  = 4096 // entries
+)
+
+// tend looks after what nobody asks for: the files are still ours, the log is
+// told what it is owed, unrecorded refusals are accounted for, checkpoints.
+func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
+	tick := time.NewTicker(tendPeriod)
+	defer tick.Stop()
+	lastSuppressed, lastCheckpoint := d.clock.now(), d.clock.now()
+	var lastSeq uint64
+	for {
+		select {
+		case <-d.stopping:
+			return
+		case <-rotate:
+			d.rotate()
+			continue
+		case <-tick.C:
+		}
+		if err := d.stillOurs(lock); err != nil {
+			d.fail(err)
+			return
+		}
+		d.changing.mu.Lock()
+		if d.log() != nil && !d.vault.Locked() {
+			_ = d.settle() // tried again at the next tick
+		}
+		d.changing.mu.Unlock()
+		now := d.clock.read().now
+		if now.Sub(lastSuppressed) >= suppressedPeriod || now.Before(lastSuppressed) {
+			d.suppressed(now)
+			lastSuppressed = now
+		}
+		if log := d.log(); log != nil {
+			durable, _ := log.Durable()
+			since := durable.Seq - lastSeq
+			if since >= checkpointAfter || since > 0 && (now.Sub(lastCheckpoint) >= checkpointPeriod || now.Before(lastCheckpoint)) {
+				d.checkpoint()
+				lastCheckpoint, lastSeq = now, durable.Seq
+			}
+		}
+	}
+}
+
+// stillOurs reports that the vault or the home's lock was removed or replaced:
+// going on would mean two daemons, or writing to what nobody will find.
+func (d *Daemon) stillOurs(lock *os.File) error {
+	if err := d.vault.CheckFile(); err != nil {
+		return err
+	}
+	if !sameFile(lock, place.LockFile(d.home)) {
+		return fault(wire.HomeUnsafe, "%s was removed or replaced while sbd was running", place.LockFile(d.home))
+	}
+	return nil
+}
+
+func (d *Daemon) rotate() {
+	log := d.log()
+	if log == nil {
+		return
+	}
+	if err := log.Rotate(); err != nil {
+		d.logger.Error("rotating the log", "error", err)
+		return
+	}
+	d.logger.Info("the log's segment was closed", "segment", log.Head().Segment)
+}
+
+// suppressed accounts for the requests that were refused over budget.
+func (d *Daemon) suppressed(now time.Time) {
+	log := d.log()
+	if log == nil {
+		return
+	}
+	for _, s := range d.budgets.collect(now) {
+		e := audit.Entry{
+			Kind: audit.Suppressed, SubjectID: s.subject, Peer: &audit.Peer{UID: s.key.UID, PID: s.key.PID},
+			Decision: decisionDeny, ReasonCode: string(wire.RateLimited), Count: s.count,
+		}
+		if _, err := log.Record(context.Background(), e); err != nil {
+			d.logger.Warn("suppressed requests are not accounted for", "count", s.count, "error", err)
+		}
+	}
+}
+
+// checkpoint lets the vault remember how far the log has come. Best effort: a
+// pending mutation does it itself.
+func (d *Daemon) checkpoint() {
+	if !d.changing.mu.TryLock() {
+		return
+	}
+	defer d.changing.mu.Unlock()
+	d.checkpointLocked()
+}
+
+// checkpointLocked is checkpoint for callers that hold changing.mu.
+func (d *Daemon) checkpointLocked() {
+	log := d.log()
+	if log == nil || d.vault.Locked() || d.changing.owed != nil {
+		return
+	}
+	durable, _ := log.Durable()
+	marks := vault.Marks{Checkpoint: vault.Checkpoint(durable), Uses: map[string]uint64{}, HighWater: d.clock.mark()}
+	marks.BootID, _ = d.clock.boot()
+	st := d.state()
+	st.mu.RLock()
+	for id, n := range st.uses {
+		marks.Uses[id] = n
+	}
+	st.mu.RUnlock()
+	if err := d.vault.WriteCheckpoint(marks); err != nil && !errors.Is(err, vault.ErrBusy) && !errors.Is(err, vault.ErrLocked) {
+		d.logger.Warn("writing a checkpoint", "error", err)
+	}
+}

@@ -1,0 +1,285 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/proto/place"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+	"subjectbroker/vault/keysource"
+)
+
+// Why the vault is locked.
+const (
+	lockedByOperator = "locked"
+	lockedWaiting    = "waiting" // for the key source
+	lockedFailed     = "failed"
+	unlocked         = "unlocked"
+)
+
+// Pauses between attempts to unlock while the key source does not answer.
+const (
+	retryFirst = 2 * time.Second
+	retryLast  = time.Minute
+)
+
+// lockState says why the vault is locked.
+type lockState struct {
+	mu    sync.Mutex
+	mode  string
+	cause string
+}
+
+func (l *lockState) set(mode, cause string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mode, l.cause = mode, cause
+}
+
+func (l *lockState) get() (mode, cause string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mode, l.cause
+}
+
+func (l *lockState) waiting() bool {
+	mode, _ := l.get()
+	return mode == lockedWaiting
+}
+
+// word is the state of the vault for status.
+func (l *lockState) word(v *vault.Vault) string {
+	mode, _ := l.get()
+	if mode == lockedFailed || v.Locked() {
+		return mode
+	}
+	return unlocked
+}
+
+// openVault creates the vault at the first start, or opens the one there is, and
+// unlocks it. Without its key it stays locked where the contract says so.
+func (d *Daemon) openVault(ctx context.Context, cfg Config, settings fileConfig) error {
+	file := place.VaultFile(d.home)
+	fresh, err := vault.Fresh(file)
+	if err != nil {
+		return err
+	}
+	config := vault.Config{File: file, Now: d.clock.now, MaxContent: d.maxContent}
+	if fresh {
+		return d.createVault(ctx, cfg, settings, config)
+	}
+	if d.vault, err = vault.OpenLocked(config); err != nil {
+		return err
+	}
+	keys, err := sourceOf(d.vault.KeyKind(), d.home, cfg.keychild())
+	if err != nil {
+		return err
+	}
+	d.keys = keys
+	err = d.unlock(ctx)
+	if errors.Is(err, vault.ErrKeyNotAnswering) && (cfg.WaitKey || os.Getenv("NOTIFY_SOCKET") != "") {
+		d.locking.set(lockedWaiting, err.Error())
+		d.logger.Warn("starting locked: the key source does not answer", "source", keys.Kind())
+		return nil
+	}
+	return err
+}
+
+// createVault makes the first vault and the log's genesis.
+func (d *Daemon) createVault(ctx context.Context, cfg Config, settings fileConfig, config vault.Config) error {
+	choice := cfg.KeySource
+	if choice == "" {
+		choice = settings.keySource
+	}
+	var err error
+	if choice == "" || choice == "auto" {
+		var why error
+		d.keys, why = keysource.Auto(ctx, keysource.Keychain(cfg.keychild(), keysource.Timeout), keysource.File(place.KeyFile(d.home)))
+		if why != nil {
+			d.logger.Info("the keychain cannot be used, the key is kept in a file", "why", why.Error())
+		}
+	} else {
+		d.keys, err = sourceOf(choice, d.home, cfg.keychild())
+	}
+	if err != nil {
+		return err
+	}
+	config.Keys = d.keys
+	if d.vault, err = vault.Create(ctx, config); err != nil {
+		return err
+	}
+	return d.enter()
+}
+
+// sourceOf is the key source of a kind.
+func sourceOf(kind, home string, child keysource.Command) (vault.KeySource, error) {
+	switch kind {
+	case "keychain":
+		return keysource.Keychain(child, keysource.Timeout), nil
+	case "file":
+		return keysource.File(place.KeyFile(home)), nil
+	}
+	return nil, fault(wire.ConfigInvalid, "the key source %s is not known: want auto, keychain or file", kind)
+}
+
+// unlock fetches the key, verifies everything and puts it in force. Concurrent
+// calls make one attempt at a time.
+func (d *Daemon) unlock(ctx context.Context) error {
+	d.unlocking.Lock()
+	defer d.unlocking.Unlock()
+	if !d.vault.Locked() {
+		return nil
+	}
+	if err := d.vault.UnlockWith(ctx, d.keys); err != nil {
+		return err
+	}
+	if err := d.enter(); err != nil {
+		d.vault.Lock()
+		return err
+	}
+	return nil
+}
+
+// enter goes from an unlocked vault to serving: log, reconciliation, state.
+func (d *Daemon) enter() error {
+	first := d.log() == nil
+	if err := d.openLog(); err != nil {
+		return err
+	}
+	uses, err := d.reconcile(d.log())
+	if err != nil {
+		return err
+	}
+	st, err := load(d.vault, uses)
+	if err != nil {
+		return err
+	}
+	key, err := d.vault.CorrelationKey()
+	if err != nil {
+		return err
+	}
+	defer key.Wipe()
+	d.correlate.Store((*[32]byte)(key))
+	vaultState := d.vault.State()
+	d.clock.raise(vaultState.HighWater)
+	if n := d.unrecorded.Swap(0); n > 0 {
+		d.note(audit.Entry{Kind: audit.Suppressed, Decision: decisionDeny, ReasonCode: string(wire.VaultLocked), Count: n})
+	}
+	e := audit.Entry{Kind: kindVaultUnlock, Generation: vaultState.Generation, Digest: vaultState.Digest, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
+	if first {
+		e.Kind = kindVaultOpen
+	}
+	if vaultState.Checkpoint == (vault.Checkpoint{}) {
+		e.Kind = kindVaultCreate
+	}
+	if err := d.note(e); err != nil && e.Kind == kindVaultCreate {
+		return fault(wire.AuditDamaged, "writing the first entries of the log: %w", err)
+	}
+	d.current.Store(st)
+	d.locking.set(unlocked, "")
+	d.checkpoint()
+	d.hub.listChanged()
+	return nil
+}
+
+// note writes an entry of the daemon's own; a log that cannot take it says so in
+// its health, and nothing is released meanwhile.
+func (d *Daemon) note(e audit.Entry) error {
+	_, err := d.log().RecordOperator(context.Background(), e)
+	return err
+}
+
+// openLog opens the log at the first unlock; later ones find it open, because a
+// lock keeps the head and the signing key.
+func (d *Daemon) openLog() error {
+	if d.log() != nil {
+		return nil
+	}
+	seal, err := d.vault.AuditSealKey()
+	if err != nil {
+		return err
+	}
+	defer seal.Wipe()
+	known := d.vault.State().Checkpoint
+	log, recovery, err := audit.Open(audit.Config{
+		Dir: place.AuditDir(d.home), KeyFile: place.AuditKey(d.home), SealKey: seal, VaultID: d.vault.ID(),
+		SegmentSize: d.segmentSize, Known: audit.Position(known), Fresh: known == (vault.Checkpoint{}),
+		Now: d.clock.now, Logger: d.logger,
+	})
+	if err != nil {
+		return err
+	}
+	if recovery.TornBytes > 0 {
+		d.logger.Warn("the log had an unfinished end, which was set aside", "bytes", recovery.TornBytes)
+	}
+	d.ledger.Store(log)
+	return nil
+}
+
+// retryUnlock asks a key source that did not answer again, ever more slowly.
+func (d *Daemon) retryUnlock(ctx context.Context) {
+	for pause := retryFirst; d.locking.waiting(); pause = min(2*pause, retryLast) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.stopping:
+			return
+		case <-time.After(pause):
+		}
+		if !d.locking.waiting() {
+			return
+		}
+		err := d.unlock(ctx)
+		switch {
+		case err == nil:
+			d.logger.Info("unlocked: the key source answered")
+		case errors.Is(err, vault.ErrKeyNotAnswering):
+			d.locking.set(lockedWaiting, err.Error())
+		default:
+			d.fail(err)
+			return
+		}
+	}
+}
+
+// lock wipes keys and policy and ends every run. The log stays open, so that
+// refusals while locked are entries.
+func (d *Daemon) lock(reason string) error {
+	d.changing.mu.Lock()
+	defer d.changing.mu.Unlock()
+	d.checkpointLocked()
+	d.locking.set(lockedByOperator, reason)
+	d.current.Store(newState())
+	d.vault.Lock()
+	return d.endRuns(wire.VaultLocked, "LOCKED", func(*run) bool { return true })
+}
+
+// reload reads what is in force again. The caller holds changing.mu.
+func (d *Daemon) reload() error {
+	old := d.state()
+	old.mu.RLock()
+	uses := make(map[string]uint64, len(old.uses))
+	for id, n := range old.uses {
+		uses[id] = n
+	}
+	old.mu.RUnlock()
+	st, err := load(d.vault, uses)
+	if err != nil {
+		return err
+	}
+	d.current.Store(st)
+	d.hub.listChanged()
+	return nil
+}
+
+func randomKey() *[32]byte {
+	var key [32]byte
+	_, _ = rand.Read(key[:]) // never fails: crypto/rand ends the process instead
+	return &key
+}

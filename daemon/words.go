@@ -1,0 +1,50 @@
+package daemon
+
+import "subjectbroker/audit"
+
+// Kinds of entries that the daemon writes beside those that package audit names.
+const (
+	kindVaultCreate audit.Kind = "vault.create"
+	kindVaultOpen   audit.Kind = "vault.open"
+	kindVaultClose  audit.Kind = "vault.close"
+	kindVaultLock   audit.Kind = "vault.lock"
+	kindVaultUnlock audit.Kind = "vault.unlock"
+
+	kindRunOpen   audit.Kind = "run.open"
+	kindRunEnd    audit.Kind = "run.end"
+	kindRunReport audit.Kind = "run.report"
+	kindRunWatch  audit.Kind = "run.watch"
+
+	kindResourcePut    audit.Kind = "resource.put"
+	kindResourceGet    audit.Kind = "resource.get"
+	kindResourceRevert audit.Kind = "resource.revert"
+	kindResourceAdd    audit.Kind = "resource.add"
+	kindResourceChange audit.Kind = "resource.change"
+	kindResourceRepin  audit.Kind = "resource.repin"
+	kindResourceRemove audit.Kind = "resource.remove"
+
+	kindSubjectAdd    audit.Kind = "subject.add"
+	kindSubjectSet    audit.Kind = "subject.set"
+	kindSubjectRemove audit.Kind = "subject.remove"
+
+	kindGrantCreate  audit.Kind = "grant.create"
+	kindGrantReplace audit.Kind = "grant.replace"
+	kindGrantRevoke  audit.Kind = "grant.revoke"
+
+	kindOperatorRead   audit.Kind = "operator.read"
+	kindOperatorWatch  audit.Kind = "operator.watch"
+	kindOperatorClock  audit.Kind = "operator.clock"
+	kindOperatorPanic  audit.Kind = "operator.panic"
+	kindOperatorApply  audit.Kind = "operator.apply"
+	kindOperatorExport audit.Kind = "operator.export"
+	kindOperatorRefuse audit.Kind = "operator.refuse"
+)
+
+// Decisions and disclosures, as entries spell them.
+const (
+	decisionAllow   = "allow"
+	decisionDeny    = "deny"
+	decisionError   = "error"
+	decisionPending = "pending"
+	disclosedYes    = "yes"
+)
