@@ -74,6 +74,9 @@ func (e *Entry) check() error {
 			return fmt.Errorf("%w: tenants is malformed", ErrInvalid)
 		}
 	}
+	if e.Peer != nil && e.Peer.PID < 0 {
+		return fmt.Errorf("%w: peer is malformed", ErrInvalid)
+	}
 	if e.Bytes != nil && *e.Bytes < 0 {
 		return fmt.Errorf("%w: bytes is negative", ErrInvalid)
 	}

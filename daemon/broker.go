@@ -228,7 +228,9 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 			r.mu.Lock()
 			reason := r.reason
 			r.mu.Unlock()
-			return send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_RunEnded{RunEnded: &brokerv1.RunEnded{ReasonCode: string(reason)}}})
+			return send(runEnded(reason))
+		case <-d.stopping:
+			return send(runEnded(wire.BrokerUnavailable))
 		case <-timer.C:
 			list = true
 		case <-w.dirty:
@@ -250,6 +252,10 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 			}
 		}
 	}
+}
+
+func runEnded(reason wire.Reason) *brokerv1.WatchResponse {
+	return &brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_RunEnded{RunEnded: &brokerv1.RunEnded{ReasonCode: string(reason)}}}
 }
 
 // armExpiry sets timer to when the subject's list changes by the clock alone.

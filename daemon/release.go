@@ -99,6 +99,7 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 		return a.result(capability, v, &out, uses), nil
 	})
 	if err == nil {
+		ticket.Release = a.open != nil && v.outcome == grants.Allowed && !v.failed
 		err = ticket.Wait(ctx)
 	}
 	if err != nil {

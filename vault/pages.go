@@ -3,12 +3,10 @@ package vault
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
-	"os"
-	"runtime/debug"
-
-	"golang.org/x/sys/unix"
+	"io"
 )
 
 // The layout of a bbolt file, as far as it must be right for bbolt not to panic, loop or read beyond it. Numbers are in
@@ -22,9 +20,10 @@ import (
 //	bucket   a leaf's value with flags 1: root:u64 sequence:u64; root 0 means that a leaf page follows inside the value
 //	freelist ids:u64 …, their number in count, or in the first of them when count is 0xFFFF
 const (
-	pageHeader  = 16
-	elementSize = 16
-	metaSize    = 64
+	pageHeader   = 16
+	elementSize  = 16
+	metaSize     = 64
+	bucketHeader = 16
 
 	metaMagic   = 0xED0CDAED
 	metaVersion = 2
@@ -41,41 +40,27 @@ const (
 
 // checkPages walks every page that can be reached from the newest valid meta page and refuses a file that bbolt could
 // not walk: pages out of range, used twice or of the wrong kind, elements outside their page, keys out of order, a free
-// list that names pages in use. What cannot be reached is not looked at, and contents are not read. It returns the
-// size the file's mapping needs.
-func checkPages(f *os.File, size int64) (mapping int64, err error) {
+// list that names pages in use. What cannot be reached is not looked at, and values are not read. It returns the size
+// that the file's mapping needs.
+//
+// It reads instead of mapping: a file that is cut meanwhile is an error then and not a fault, and reading each page once
+// is faster than faulting it in.
+func checkPages(f io.ReaderAt, size int64) (mapping int64, err error) {
 	if size < 4*1024 || size > maxFileSize {
 		return 0, fmt.Errorf("%w: a file of %d bytes", ErrDamaged, size)
 	}
-	data, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	m, pageSize, err := newestMeta(f, size)
 	if err != nil {
-		return 0, fmt.Errorf("mapping: %w", err)
+		return 0, err
 	}
-	defer unix.Munmap(data) //nolint:errcheck // nothing depends on it
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		// The one panic that can come is a fault: the disk could not deliver a page, or the file was cut just now.
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", ErrDamaged, p)
-		}
-	}()
-	return checkImage(data)
-}
-
-// checkImage is checkPages for a file in memory.
-func checkImage(data []byte) (int64, error) {
-	m, pageSize, ok := newestMeta(data)
-	if !ok {
-		return 0, fmt.Errorf("%w: no valid meta page", ErrDamaged)
-	}
-	if m.highWater > maxFileSize/uint64(pageSize) {
+	if m.highWater > uint64(maxFileSize/pageSize) {
 		return 0, fmt.Errorf("%w: %d pages", ErrDamaged, m.highWater)
 	}
 	w := &pageWalk{
-		data:      data,
+		f:         f,
 		pageSize:  uint64(pageSize),
 		highWater: m.highWater,
-		present:   min(m.highWater, uint64(len(data)/pageSize)),
+		present:   min(m.highWater, uint64(size/pageSize)),
 	}
 	w.used = make([]uint64, w.present/64+1)
 	if err := w.tree(m.root, 0, nil, nil, true); err != nil {
@@ -84,7 +69,7 @@ func checkImage(data []byte) (int64, error) {
 	if err := w.freelist(m.freelist); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	return int64(m.highWater) * int64(pageSize), nil
+	return int64(m.highWater) * pageSize, nil
 }
 
 type metaPage struct {
@@ -93,46 +78,58 @@ type metaPage struct {
 
 // newestMeta finds the meta page that bbolt will use, in the way it does, and refuses what bbolt would accept though
 // it was never written like that.
-func newestMeta(data []byte) (m metaPage, pageSize int, ok bool) {
-	m0, size0, ok0 := parseMeta(data, 0)
+func newestMeta(f io.ReaderAt, size int64) (m metaPage, pageSize int64, err error) {
+	none := fmt.Errorf("%w: no valid meta page", ErrDamaged)
+	m0, size0, ok0, err := readMeta(f, 0)
+	if err != nil {
+		return m, 0, err
+	}
 	if ok0 {
 		pageSize = size0
-	} else {
-		for at := 1024; at <= 16<<20 && at < len(data)-1024 && pageSize == 0; at *= 2 {
-			if _, size, ok := parseMeta(data, at); ok {
-				if size != at {
-					return m, 0, false
-				}
-				pageSize = size
-			}
+	}
+	for at := int64(1024); at <= 16<<20 && at < size-1024 && pageSize == 0; at *= 2 {
+		_, said, ok, err := readMeta(f, at)
+		if err != nil {
+			return m, 0, err
+		}
+		if ok && said != at {
+			return m, 0, none
+		}
+		if ok {
+			pageSize = said
 		}
 	}
-	if pageSize < 1024 || pageSize > 1<<20 || pageSize&(pageSize-1) != 0 || len(data) < 2*pageSize {
-		return m, 0, false
+	if pageSize < 1024 || pageSize > 1<<20 || pageSize&(pageSize-1) != 0 || size < 2*pageSize {
+		return m, 0, none
 	}
-	m1, size1, ok1 := parseMeta(data, pageSize)
+	m1, size1, ok1, err := readMeta(f, pageSize)
 	switch {
+	case err != nil:
+		return m, 0, err
 	case ok1 && size1 != pageSize, ok0 && m0.txid%2 != 0, ok1 && m1.txid%2 != 1:
-		return m, 0, false
+		return m, 0, none
 	case ok0 && (!ok1 || m0.txid > m1.txid):
-		return m0, pageSize, true
+		return m0, pageSize, nil
 	case ok1:
-		return m1, pageSize, true
+		return m1, pageSize, nil
 	}
-	return m, 0, false
+	return m, 0, none
 }
 
-func parseMeta(data []byte, at int) (m metaPage, pageSize int, ok bool) {
-	if at+pageHeader+metaSize > len(data) {
-		return m, 0, false
+func readMeta(f io.ReaderAt, at int64) (m metaPage, pageSize int64, ok bool, err error) {
+	var p [metaSize]byte
+	if _, err := f.ReadAt(p[:], at+pageHeader); errors.Is(err, io.EOF) {
+		return m, 0, false, nil
+	} else if err != nil {
+		return m, 0, false, err
 	}
-	p := data[at+pageHeader:][:metaSize]
 	h := fnv.New64a()
 	h.Write(p[:56])
-	if u32(p, 0) != metaMagic || u32(p, 4) != metaVersion || u64(p, 56) != h.Sum64() {
-		return m, 0, false
+	if u32(p[:], 0) != metaMagic || u32(p[:], 4) != metaVersion || u64(p[:], 56) != h.Sum64() {
+		return m, 0, false, nil
 	}
-	return metaPage{root: u64(p, 16), freelist: u64(p, 32), highWater: u64(p, 40), txid: u64(p, 48)}, int(u32(p, 8)), true
+	m = metaPage{root: u64(p[:], 16), freelist: u64(p[:], 32), highWater: u64(p[:], 40), txid: u64(p[:], 48)}
+	return m, int64(u32(p[:], 8)), true, nil
 }
 
 func u16(p []byte, at uint64) uint16 { return binary.NativeEndian.Uint16(p[at:]) }
@@ -140,23 +137,40 @@ func u32(p []byte, at uint64) uint32 { return binary.NativeEndian.Uint32(p[at:])
 func u64(p []byte, at uint64) uint64 { return binary.NativeEndian.Uint64(p[at:]) }
 
 type pageWalk struct {
-	data      []byte
+	f         io.ReaderAt
 	pageSize  uint64
 	highWater uint64   // pages the file may use
 	present   uint64   // pages of those that the file has
 	used      []uint64 // one bit per page
+	spare     [][]byte // memory of pages that are done with
 }
 
-// page returns a page with its overflow, and marks it as used.
-func (w *pageWalk) page(id uint64) ([]byte, error) {
+// page is a page with its overflow, of which only the first piece is in memory.
+type page struct {
+	w    *pageWalk
+	id   uint64
+	size uint64
+	head []byte
+}
+
+// page reads a page, and marks it and its overflow as used. The caller gives it back with done.
+func (w *pageWalk) page(id uint64) (*page, error) {
 	if id < 2 || id >= w.present {
 		return nil, fmt.Errorf("page %d is outside the file", id)
 	}
-	head := w.data[id*w.pageSize:]
-	overflow := uint64(u32(head, 12))
+	p := &page{w: w, id: id}
+	if n := len(w.spare); n > 0 {
+		p.head, w.spare = w.spare[n-1], w.spare[:n-1]
+	} else {
+		p.head = make([]byte, w.pageSize)
+	}
+	if _, err := w.f.ReadAt(p.head, int64(id*w.pageSize)); err != nil {
+		return nil, fmt.Errorf("page %d: %w", id, err)
+	}
+	overflow := uint64(u32(p.head, 12))
 	switch {
-	case u64(head, 0) != id:
-		return nil, fmt.Errorf("page %d says that it is page %d", id, u64(head, 0))
+	case u64(p.head, 0) != id:
+		return nil, fmt.Errorf("page %d says that it is page %d", id, u64(p.head, 0))
 	case overflow >= w.present-id:
 		return nil, fmt.Errorf("page %d ends outside the file", id)
 	}
@@ -166,10 +180,30 @@ func (w *pageWalk) page(id uint64) ([]byte, error) {
 		}
 		w.used[n/64] |= 1 << (n % 64)
 	}
-	return head[:(overflow+1)*w.pageSize], nil
+	p.size = (overflow + 1) * w.pageSize
+	return p, nil
 }
 
 func (w *pageWalk) inUse(id uint64) bool { return w.used[id/64]&(1<<(id%64)) != 0 }
+
+func (p *page) flags() uint16 { return u16(p.head, 8) }
+func (p *page) count() uint64 { return uint64(u16(p.head, 10)) }
+func (p *page) done()         { p.w.spare = append(p.w.spare, p.head) }
+
+// bytes returns a piece of the page. It points into the page as long as the first piece reaches.
+func (p *page) bytes(at, n uint64) ([]byte, error) {
+	switch {
+	case at+n > p.size:
+		return nil, fmt.Errorf("page %d ends before %d", p.id, at+n)
+	case at+n <= uint64(len(p.head)):
+		return p.head[at:][:n], nil
+	}
+	piece := make([]byte, n)
+	if _, err := p.w.f.ReadAt(piece, int64(p.id*p.w.pageSize+at)); err != nil {
+		return nil, fmt.Errorf("page %d: %w", p.id, err)
+	}
+	return piece, nil
+}
 
 // tree walks the pages of one bucket. Keys must lie in [low, high); nil is no bound. The top tree holds buckets and
 // nothing else, the others hold rows and nothing else.
@@ -181,27 +215,32 @@ func (w *pageWalk) tree(id uint64, depth int, low, high []byte, top bool) error 
 	if err != nil {
 		return err
 	}
-	switch flags := u16(p, 8); flags {
+	defer p.done()
+	switch flags := p.flags(); flags {
 	case flagLeaf:
-		if u16(p, 10) == 0 && depth > 0 {
+		if p.count() == 0 && depth > 0 {
 			return fmt.Errorf("page %d is empty", id)
 		}
-		return w.leaf(p, id, low, high, top)
+		return w.leaf(p, 0, low, high, top)
 	case flagBranch:
-		return w.branch(p, id, depth, low, high, top)
+		return w.branch(p, depth, low, high, top)
 	default:
 		return fmt.Errorf("page %d has flags %#x", id, flags)
 	}
 }
 
-func (w *pageWalk) branch(p []byte, id uint64, depth int, low, high []byte, top bool) error {
-	count := uint64(u16(p, 10))
-	if count == 0 || pageHeader+count*elementSize > uint64(len(p)) {
-		return fmt.Errorf("page %d holds %d branches", id, count)
+func (w *pageWalk) branch(p *page, depth int, low, high []byte, top bool) error {
+	count := p.count()
+	elements, err := p.bytes(pageHeader, count*elementSize)
+	if err != nil {
+		return err
+	}
+	if count == 0 {
+		return fmt.Errorf("page %d is empty", p.id)
 	}
 	key := func(i uint64) ([]byte, error) {
-		at := pageHeader + i*elementSize
-		return slice(p, at, uint64(u32(p, at)), uint64(u32(p, at+4)), id)
+		at := i * elementSize
+		return p.key(pageHeader+at+uint64(u32(elements, at)), uint64(u32(elements, at+4)))
 	}
 	k, err := key(0)
 	if err != nil {
@@ -209,7 +248,7 @@ func (w *pageWalk) branch(p []byte, id uint64, depth int, low, high []byte, top 
 	}
 	for i := range count {
 		if !inOrder(low, k, high) {
-			return fmt.Errorf("page %d has keys out of order", id)
+			return fmt.Errorf("page %d has keys out of order", p.id)
 		}
 		next := high
 		if i+1 < count {
@@ -217,10 +256,10 @@ func (w *pageWalk) branch(p []byte, id uint64, depth int, low, high []byte, top 
 				return err
 			}
 			if bytes.Compare(k, next) >= 0 {
-				return fmt.Errorf("page %d has keys out of order", id)
+				return fmt.Errorf("page %d has keys out of order", p.id)
 			}
 		}
-		if err := w.tree(u64(p, pageHeader+i*elementSize+8), depth+1, k, next, top); err != nil {
+		if err := w.tree(u64(elements, i*elementSize+8), depth+1, k, next, top); err != nil {
 			return err
 		}
 		k = next
@@ -228,50 +267,65 @@ func (w *pageWalk) branch(p []byte, id uint64, depth int, low, high []byte, top 
 	return nil
 }
 
-func (w *pageWalk) leaf(p []byte, id uint64, low, high []byte, top bool) error {
-	count := uint64(u16(p, 10))
-	if pageHeader+count*elementSize > uint64(len(p)) {
-		return fmt.Errorf("page %d holds %d rows", id, count)
+// leaf walks the leaf that begins at start: a page's own, or the one inside an inline bucket.
+func (w *pageWalk) leaf(p *page, start uint64, low, high []byte, top bool) error {
+	head, err := p.bytes(start, pageHeader)
+	if err != nil {
+		return err
+	}
+	count := uint64(u16(head, 10))
+	elements, err := p.bytes(start+pageHeader, count*elementSize)
+	if err != nil {
+		return err
 	}
 	var last []byte
 	for i := range count {
-		at := pageHeader + i*elementSize
-		flags, pos, ksize, vsize := u32(p, at), uint64(u32(p, at+4)), uint64(u32(p, at+8)), uint64(u32(p, at+12))
-		k, err := slice(p, at, pos, ksize, id)
+		at := i * elementSize
+		flags, ksize, vsize := u32(elements, at), uint64(u32(elements, at+8)), uint64(u32(elements, at+12))
+		pos := start + pageHeader + at + uint64(u32(elements, at+4))
+		k, err := p.key(pos, ksize)
 		if err != nil {
 			return err
 		}
 		if !inOrder(low, k, high) || (last != nil && bytes.Compare(last, k) >= 0) {
-			return fmt.Errorf("page %d has keys out of order", id)
+			return fmt.Errorf("page %d has keys out of order", p.id)
 		}
 		last = k
-		if at+pos+ksize+vsize > uint64(len(p)) {
-			return fmt.Errorf("page %d has a value outside of it", id)
+		if pos+ksize+vsize > p.size {
+			return fmt.Errorf("page %d has a value outside of it", p.id)
 		}
 		switch {
 		case top && flags == flagBucket:
-			if err := w.bucket(p[at+pos+ksize:][:vsize], id); err != nil {
+			if err := w.bucket(p, pos+ksize, vsize); err != nil {
 				return err
 			}
 		case top || flags != 0:
-			return fmt.Errorf("page %d has a row with flags %#x", id, flags)
+			return fmt.Errorf("page %d has a row with flags %#x", p.id, flags)
 		}
 	}
 	return nil
 }
 
-func (w *pageWalk) bucket(value []byte, id uint64) error {
-	if len(value) < 16 {
-		return fmt.Errorf("page %d has a bucket of %d bytes", id, len(value))
+func (w *pageWalk) bucket(p *page, at, size uint64) error {
+	if size < bucketHeader {
+		return fmt.Errorf("page %d has a bucket of %d bytes", p.id, size)
 	}
-	if root := u64(value, 0); root != 0 {
+	head, err := p.bytes(at, bucketHeader)
+	if err != nil {
+		return err
+	}
+	if root := u64(head, 0); root != 0 {
 		return w.tree(root, 0, nil, nil, false)
 	}
-	inline := value[16:]
-	if len(inline) < pageHeader || u16(inline, 8) != flagLeaf {
-		return fmt.Errorf("page %d has an inline bucket without a leaf", id)
+	// The leaf inside must not reach beyond the value: a page that ends where the value does.
+	value, err := p.bytes(at, size)
+	if err != nil {
+		return err
 	}
-	return w.leaf(inline, id, nil, nil, false)
+	if size < bucketHeader+pageHeader || u16(value, bucketHeader+8) != flagLeaf {
+		return fmt.Errorf("page %d has an inline bucket without a leaf", p.id)
+	}
+	return w.leaf(&page{w: w, id: p.id, size: size, head: value}, bucketHeader, nil, nil, false)
 }
 
 func (w *pageWalk) freelist(id uint64) error {
@@ -279,16 +333,20 @@ func (w *pageWalk) freelist(id uint64) error {
 	if err != nil {
 		return fmt.Errorf("free list: %w", err)
 	}
-	if flags := u16(p, 8); flags != flagFreelist {
-		return fmt.Errorf("free list: page %d has flags %#x", id, flags)
+	defer p.done()
+	if p.flags() != flagFreelist {
+		return fmt.Errorf("free list: page %d has flags %#x", id, p.flags())
 	}
-	ids := p[pageHeader:]
-	count := uint64(u16(p, 10))
+	at, count := uint64(pageHeader), p.count()
 	if count == 0xFFFF {
-		count, ids = u64(ids, 0), ids[8:]
+		count, at = u64(p.head, at), at+8
 	}
-	if count > uint64(len(ids))/8 {
+	if count > p.size/8 {
 		return fmt.Errorf("free list: %d pages do not fit", count)
+	}
+	ids, err := p.bytes(at, 8*count)
+	if err != nil {
+		return fmt.Errorf("free list: %w", err)
 	}
 	var last uint64
 	for i := range count {
@@ -301,12 +359,11 @@ func (w *pageWalk) freelist(id uint64) error {
 	return nil
 }
 
-// slice returns a key: size bytes, pos bytes behind the element at.
-func slice(p []byte, at, pos, size, id uint64) ([]byte, error) {
-	if size == 0 || size > maxKeySize || at+pos+size > uint64(len(p)) {
-		return nil, fmt.Errorf("page %d has a key outside of it", id)
+func (p *page) key(at, size uint64) ([]byte, error) {
+	if size == 0 || size > maxKeySize {
+		return nil, fmt.Errorf("page %d has a key of %d bytes", p.id, size)
 	}
-	return p[at+pos:][:size], nil
+	return p.bytes(at, size)
 }
 
 func inOrder(low, k, high []byte) bool {
