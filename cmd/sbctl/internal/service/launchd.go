@@ -1,0 +1,237 @@
+package service
+
+import (
+	"context"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"subjectbroker/proto/place"
+)
+
+// label is the service's name in launchd.
+const label = "subject-broker"
+
+// launchd runs the daemon as an agent of the user's graphical session. The
+// daemon makes its own sockets: launchd's can only be taken through a C library.
+type launchd struct{ cfg Config }
+
+func (l *launchd) unit() string {
+	return filepath.Join(l.cfg.UserHome, "Library", "LaunchAgents", label+".plist")
+}
+
+func (l *launchd) logFile() string {
+	return filepath.Join(l.cfg.UserHome, "Library", "Logs", label+".log")
+}
+
+func (l *launchd) domain() string { return "gui/" + strconv.Itoa(os.Getuid()) }
+
+func (l *launchd) files() []textFile { return []textFile{{l.unit(), l.text()}} }
+
+// text is the property list. Umask is decimal there: 63 is 0077.
+func (l *launchd) text() string {
+	var words strings.Builder
+	for _, word := range append([]string{l.cfg.Daemon}, l.cfg.daemonArgs()...) {
+		words.WriteString("\n\t\t<string>" + xmlText(word) + "</string>")
+	}
+	return `<?xml version="1.0" encoding="UTF-8"?>
+<!-- Written by "sbctl service install". -->
+<plist version="1.0">
+<dict>
+	<key>Label</key>
+	<string>` + label + `</string>
+	<key>ProgramArguments</key>
+	<array>` + words.String() + `
+	</array>
+	<key>RunAtLoad</key>
+	<true/>
+	<key>KeepAlive</key>
+	<dict>
+		<key>SuccessfulExit</key>
+		<false/>
+	</dict>
+	<key>ThrottleInterval</key>
+	<integer>10</integer>
+	<key>ExitTimeOut</key>
+	<integer>20</integer>
+	<key>Umask</key>
+	<integer>63</integer>
+	<key>HardResourceLimits</key>
+	<dict>
+		<key>Core</key>
+		<integer>0</integer>
+	</dict>
+	<key>StandardErrorPath</key>
+	<string>` + xmlText(l.logFile()) + `</string>
+	<key>SubjectBrokerHome</key>
+	<string>` + xmlText(l.cfg.Home) + `</string>
+</dict>
+</plist>
+`
+}
+
+func xmlText(text string) string {
+	var b strings.Builder
+	if err := xml.EscapeText(&b, []byte(text)); err != nil {
+		return ""
+	}
+	return b.String()
+}
+
+func (l *launchd) ctl(ctx context.Context, stdout io.Writer, args ...string) error {
+	return l.cfg.Run(ctx, stdout, "launchctl", args...)
+}
+
+func (l *launchd) reachable(ctx context.Context) error {
+	if err := l.ctl(ctx, io.Discard, "print", l.domain()); err != nil {
+		return fmt.Errorf("%w: %w; log in at the screen, or run sbd yourself", ErrNoManager, err)
+	}
+	return nil
+}
+
+// plistString finds the strings that text wrote, in its own layout.
+var plistString = regexp.MustCompile(`<string>([^<]*)</string>`)
+
+func (l *launchd) installed() (daemon, home string, err error) {
+	text, err := read(l.unit())
+	if err != nil || text == "" {
+		return "", "", err
+	}
+	_, arguments, found := strings.Cut(text, "<key>ProgramArguments</key>")
+	_, mark, marked := strings.Cut(text, "<key>SubjectBrokerHome</key>")
+	first, last := plistString.FindStringSubmatch(arguments), plistString.FindStringSubmatch(mark)
+	if !found || !marked || first == nil || last == nil {
+		return "", "", fmt.Errorf("%w: %s was not written by sbctl", ErrOtherHome, l.unit())
+	}
+	return fromXML(first[1]), fromXML(last[1]), nil
+}
+
+// fromXML decodes character data.
+func fromXML(text string) string {
+	var decoded string
+	if err := xml.Unmarshal([]byte("<s>"+text+"</s>"), &decoded); err != nil {
+		return text
+	}
+	return decoded
+}
+
+func (l *launchd) install(ctx context.Context) (Report, error) {
+	var r Report
+	written, err := writeAll(l.files())
+	r.Files, r.Changed = written, len(written) > 0
+	if err != nil {
+		return r, err
+	}
+	if err := l.ctl(ctx, io.Discard, "enable", l.domain()+"/"+label); err != nil {
+		return r, fmt.Errorf("enabling the service: %w", err)
+	}
+	r.Warnings = l.logoutWarnings()
+	return r, nil
+}
+
+func (l *launchd) logoutWarnings() []string {
+	if l.cfg.Linger {
+		return []string{"launchd has no --linger: the daemon ends when you log out"}
+	}
+	return []string{"the daemon ends when you log out"}
+}
+
+func (l *launchd) loaded(ctx context.Context) bool {
+	return l.ctl(ctx, io.Discard, "print", l.domain()+"/"+label) == nil
+}
+
+func (l *launchd) uninstall(ctx context.Context) (Report, error) {
+	var r Report
+	if err := l.stop(ctx); err != nil {
+		return r, err
+	}
+	removed, err := removeAll(l.files())
+	r.Files, r.Changed = removed, len(removed) > 0
+	return r, err
+}
+
+func (l *launchd) start(ctx context.Context) error {
+	if l.loaded(ctx) {
+		return nil
+	}
+	if listening(ctx, place.OperatorSocket(l.cfg.SocketDir)) {
+		return fmt.Errorf("starting the service: %w for %s; stop that one first", ErrRunning, l.cfg.Home)
+	}
+	if err := l.ctl(ctx, io.Discard, "bootstrap", l.domain(), l.unit()); err != nil {
+		return fmt.Errorf("starting the service: %w", err)
+	}
+	return nil
+}
+
+func (l *launchd) stop(ctx context.Context) error {
+	if !l.loaded(ctx) {
+		return nil
+	}
+	if err := l.ctl(ctx, io.Discard, "bootout", l.domain()+"/"+label); err != nil {
+		return fmt.Errorf("stopping the service: %w", err)
+	}
+	return nil
+}
+
+func (l *launchd) restart(ctx context.Context) error {
+	if !l.loaded(ctx) {
+		return l.start(ctx)
+	}
+	if err := l.ctl(ctx, io.Discard, "kickstart", "-k", l.domain()+"/"+label); err != nil {
+		return fmt.Errorf("restarting the service: %w", err)
+	}
+	return nil
+}
+
+func (l *launchd) status(ctx context.Context) (Status, error) {
+	st := Status{Manager: "launchd", Unit: l.unit(), State: "inactive"}
+	var err error
+	if st.Daemon, st.Home, err = l.installed(); err != nil {
+		return st, err
+	}
+	st.Installed = st.Daemon != ""
+	st.Enabled = st.Installed
+	if err := l.reachable(ctx); err != nil {
+		st.State = "unknown"
+		st.Warnings = append(st.Warnings, err.Error())
+		return st, nil
+	}
+	var out strings.Builder
+	if l.ctl(ctx, &out, "print", l.domain()+"/"+label) == nil {
+		for line := range strings.Lines(out.String()) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), " = ")
+			switch key {
+			case "state":
+				st.State = map[string]string{"running": "active"}[value]
+				if st.State == "" {
+					st.State = value
+				}
+			case "pid":
+				st.PID, _ = strconv.Atoi(value)
+			}
+		}
+	}
+	if st.Installed {
+		if st.Home != l.cfg.Home {
+			st.Warnings = append(st.Warnings, fmt.Sprintf("the service is for another home, %s", st.Home))
+		}
+		st.Warnings = append(st.Warnings, l.logoutWarnings()...)
+	}
+	return st, nil
+}
+
+func (l *launchd) logs(ctx context.Context, w io.Writer, lines int, follow bool) error {
+	args := []string{"-n", strconv.Itoa(lines)}
+	if follow {
+		args = append(args, "-F")
+	}
+	if err := l.cfg.Run(ctx, w, "tail", append(args, l.logFile())...); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("reading the log: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,321 @@
+package service
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"subjectbroker/proto/place"
+)
+
+// Names of the units. One socket unit for each socket: a unit gives all its
+// sockets one name, and the daemon tells them apart by name.
+const (
+	serviceUnit  = "subject-broker.service"
+	brokerUnit   = "subject-broker-broker.socket"
+	operatorUnit = "subject-broker-operator.socket"
+)
+
+// systemd runs the daemon as units of the user's own manager.
+type systemd struct{ cfg Config }
+
+func (s *systemd) dir() string {
+	base := filepath.Join(s.cfg.UserHome, ".config")
+	if dir := s.cfg.Getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
+		base = dir
+	}
+	return filepath.Join(base, "systemd", "user")
+}
+
+func (s *systemd) unit() string { return filepath.Join(s.dir(), serviceUnit) }
+
+func (s *systemd) files() []textFile {
+	return []textFile{
+		{filepath.Join(s.dir(), brokerUnit), s.socketText("broker", place.BrokerSocket(s.cfg.SocketDir))},
+		{filepath.Join(s.dir(), operatorUnit), s.socketText("operator", place.OperatorSocket(s.cfg.SocketDir))},
+		{s.unit(), s.serviceText()},
+	}
+}
+
+// homeMark is how an installed unit remembers its home when the command line
+// does not name it. systemd ignores sections and keys that start with X-.
+const homeMark = "X-SubjectBrokerHome="
+
+// serviceText is the service unit. What it does not say is on purpose: a mount
+// namespace (ProtectSystem=, PrivateTmp=, …) in a user's manager brings a user
+// namespace with it, in which the daemon would no longer tell uids apart, nor
+// see the registered files of /tmp; and limits on system calls, address
+// families or namespaces would pass on to the servers the daemon hosts. The
+// session bus, and with it the keychain, stays reachable.
+func (s *systemd) serviceText() string {
+	// systemd expands no variables in the program's own path.
+	words := []string{`"` + unitEscape(s.cfg.Daemon) + `"`}
+	for _, word := range s.cfg.daemonArgs() {
+		words = append(words, unitWord(word))
+	}
+	return `# Written by "sbctl service install"; changes belong into a drop-in ("systemctl --user edit ` + serviceUnit + `").
+[Unit]
+Description=SubjectBroker daemon
+Requires=` + brokerUnit + " " + operatorUnit + `
+After=` + brokerUnit + " " + operatorUnit + `
+StartLimitIntervalSec=60
+StartLimitBurst=5
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart=` + strings.Join(words, " ") + `
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=2
+# Refused input, a missing or wrong key, a failed integrity check, a busy home: trying again cannot help.
+RestartPreventExitStatus=2 3 4 5 6
+# A keychain may ask a person first.
+TimeoutStartSec=90
+TimeoutStopSec=20
+KillMode=mixed
+UMask=0077
+LimitCORE=0
+MemorySwapMax=0
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+
+[Install]
+WantedBy=default.target
+
+[X-SubjectBroker]
+` + homeMark + unitEscape(s.cfg.Home) + "\n"
+}
+
+func (s *systemd) socketText(name, path string) string {
+	return `# Written by "sbctl service install".
+[Unit]
+Description=SubjectBroker ` + name + ` socket
+
+[Socket]
+ListenStream=` + unitEscape(path) + `
+FileDescriptorName=` + name + `
+Service=` + serviceUnit + `
+SocketMode=0600
+DirectoryMode=0700
+Backlog=128
+RemoveOnStop=yes
+
+[Install]
+WantedBy=sockets.target
+`
+}
+
+// unitEscape keeps systemd from expanding specifiers.
+func unitEscape(text string) string { return strings.ReplaceAll(text, "%", "%%") }
+
+// unitWord is one argument of a command line.
+func unitWord(word string) string {
+	word = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", "$$").Replace(unitEscape(word))
+	if strings.ContainsAny(word, " '\";\\") || word == "" {
+		return `"` + word + `"`
+	}
+	return word
+}
+
+func (s *systemd) ctl(ctx context.Context, args ...string) error {
+	return s.cfg.Run(ctx, io.Discard, "systemctl", append([]string{"--user", "--no-ask-password"}, args...)...)
+}
+
+func (s *systemd) ask(ctx context.Context, name string, args ...string) (string, error) {
+	var out bytes.Buffer
+	err := s.cfg.Run(ctx, &out, name, args...)
+	return strings.TrimSpace(out.String()), err
+}
+
+func (s *systemd) reachable(ctx context.Context) error {
+	// "show" succeeds whatever state the manager is in.
+	if err := s.ctl(ctx, "show", "--property=Version"); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return fmt.Errorf("%w: systemctl is not on this machine; run sbd yourself", ErrNoManager)
+		}
+		return fmt.Errorf("%w: %w; log in as yourself, or run sbd yourself", ErrNoManager, err)
+	}
+	return nil
+}
+
+func (s *systemd) installed() (daemon, home string, err error) {
+	text, err := read(s.unit())
+	if err != nil || text == "" {
+		return "", "", err
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if words, found := strings.CutPrefix(line, `ExecStart="`); found {
+			program, _, _ := strings.Cut(words, `"`)
+			daemon = strings.ReplaceAll(program, "%%", "%")
+		}
+		if value, found := strings.CutPrefix(line, homeMark); found {
+			home = strings.ReplaceAll(value, "%%", "%")
+		}
+	}
+	if daemon == "" {
+		return "", "", fmt.Errorf("%w: %s was not written by sbctl", ErrOtherHome, s.unit())
+	}
+	return daemon, home, nil
+}
+
+func (s *systemd) install(ctx context.Context) (Report, error) {
+	var r Report
+	files := s.files()
+	written, err := writeAll(files)
+	r.Files, r.Changed = written, len(written) > 0
+	if err != nil {
+		return r, err
+	}
+	if err := s.ctl(ctx, "daemon-reload"); err != nil {
+		return r, fmt.Errorf("reloading the service manager: %w", err)
+	}
+	if err := s.ctl(ctx, "enable", "--quiet", brokerUnit, operatorUnit, serviceUnit); err != nil {
+		return r, fmt.Errorf("enabling the service: %w", err)
+	}
+	if s.cfg.Linger {
+		if err := s.cfg.Run(ctx, io.Discard, "loginctl", "--no-ask-password", "enable-linger", strconv.Itoa(os.Getuid())); err != nil {
+			return r, fmt.Errorf("keeping the service after logout: %w", err)
+		}
+	}
+	r.Warnings = s.lingerWarnings(s.linger(ctx))
+	return r, nil
+}
+
+// linger asks whether the user's services survive logout; nil: not known.
+func (s *systemd) linger(ctx context.Context) *bool {
+	word, err := s.ask(ctx, "loginctl", "show-user", strconv.Itoa(os.Getuid()), "--property=Linger", "--value")
+	if err != nil || word != "yes" && word != "no" {
+		return nil
+	}
+	yes := word == "yes"
+	return &yes
+}
+
+func (s *systemd) lingerWarnings(linger *bool) []string {
+	switch {
+	case linger == nil:
+		return []string{"it is not known whether the daemon would survive your logout: loginctl does not say"}
+	case !*linger:
+		return []string{"the daemon ends when you log out for the last time; \"sbctl service install --linger\" keeps it"}
+	}
+	return nil
+}
+
+func (s *systemd) uninstall(ctx context.Context) (Report, error) {
+	var r Report
+	if err := s.ctl(ctx, "disable", "--quiet", "--now", brokerUnit, operatorUnit, serviceUnit); err != nil {
+		return r, fmt.Errorf("disabling the service: %w", err)
+	}
+	removed, err := removeAll(s.files())
+	r.Files, r.Changed = removed, len(removed) > 0
+	if err != nil {
+		return r, err
+	}
+	if err := s.ctl(ctx, "daemon-reload"); err != nil {
+		return r, fmt.Errorf("reloading the service manager: %w", err)
+	}
+	return r, nil
+}
+
+func (s *systemd) start(ctx context.Context) error {
+	// systemd would take the path of a living socket away from a daemon that
+	// somebody started by hand, and then fail on the home's lock.
+	if s.ctl(ctx, "is-active", "--quiet", operatorUnit) != nil && listening(ctx, place.OperatorSocket(s.cfg.SocketDir)) {
+		return fmt.Errorf("starting the service: %w for %s; stop that one first", ErrRunning, s.cfg.Home)
+	}
+	if err := s.ctl(ctx, "start", brokerUnit, operatorUnit, serviceUnit); err != nil {
+		return fmt.Errorf("starting the service: %w", err)
+	}
+	return nil
+}
+
+func listening(ctx context.Context, path string) bool {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", path)
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+func (s *systemd) stop(ctx context.Context) error {
+	// The sockets first and in one go, or the next client would start it again.
+	if err := s.ctl(ctx, "stop", brokerUnit, operatorUnit, serviceUnit); err != nil {
+		return fmt.Errorf("stopping the service: %w", err)
+	}
+	return nil
+}
+
+func (s *systemd) restart(ctx context.Context) error {
+	// The sockets stay: clients wait in them meanwhile.
+	if err := s.ctl(ctx, "restart", serviceUnit); err != nil {
+		return fmt.Errorf("restarting the service: %w", err)
+	}
+	return nil
+}
+
+func (s *systemd) status(ctx context.Context) (Status, error) {
+	st := Status{Manager: "systemd", Unit: s.unit(), State: "inactive"}
+	var err error
+	if st.Daemon, st.Home, err = s.installed(); err != nil {
+		return st, err
+	}
+	st.Installed = st.Daemon != ""
+	if err := s.reachable(ctx); err != nil {
+		st.State = "unknown"
+		st.Warnings = append(st.Warnings, err.Error())
+		return st, nil
+	}
+	text, err := s.ask(ctx, "systemctl", "--user", "show", serviceUnit, "--property=ActiveState,MainPID,UnitFileState,NeedDaemonReload")
+	if err != nil {
+		return st, fmt.Errorf("asking the service manager: %w", err)
+	}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch key {
+		case "ActiveState":
+			st.State = value
+		case "MainPID":
+			st.PID, _ = strconv.Atoi(value)
+		case "UnitFileState":
+			st.Enabled = value == "enabled"
+		case "NeedDaemonReload":
+			if value == "yes" {
+				st.Warnings = append(st.Warnings, "the unit changed on disk; \"sbctl service install\" makes the service manager read it")
+			}
+		}
+	}
+	if !st.Installed {
+		return st, nil
+	}
+	if st.Home != s.cfg.Home {
+		st.Warnings = append(st.Warnings, fmt.Sprintf("the service is for another home, %s", st.Home))
+	}
+	st.Linger = s.linger(ctx)
+	st.Warnings = append(st.Warnings, s.lingerWarnings(st.Linger)...)
+	return st, nil
+}
+
+func (s *systemd) logs(ctx context.Context, w io.Writer, lines int, follow bool) error {
+	args := []string{"--user", "--unit=" + serviceUnit, "--no-pager", "--lines=" + strconv.Itoa(lines), "--output=cat"}
+	if follow {
+		args = append(args, "--follow")
+	}
+	if err := s.cfg.Run(ctx, w, "journalctl", args...); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("reading the journal: %w", err)
+	}
+	return nil
+}
