@@ -236,15 +236,18 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 		case <-w.dirty:
 			list, updated = w.take()
 		}
-		now := d.state().readable(r.subject, r.tier, d.clock.read())
-		if list && !slices.Equal(last, now) {
-			if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ListChanged{ListChanged: &brokerv1.ListChanged{}}}); err != nil {
-				return err
+		if list {
+			now := d.state().readable(r.subject, r.tier, d.clock.read())
+			if !slices.Equal(last, now) {
+				if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ListChanged{ListChanged: &brokerv1.ListChanged{}}}); err != nil {
+					return err
+				}
 			}
+			last = now
 		}
-		last = now
 		for _, name := range updated {
-			if _, may := slices.BinarySearch(now, name); !may {
+			c := grants.Capability{Action: grants.Read, Object: name}
+			if d.state().decide(r.subject, c, r.tier, d.clock.read()).Outcome == grants.Denied {
 				continue
 			}
 			if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ResourceUpdated{ResourceUpdated: &brokerv1.ResourceUpdated{ResourceId: name}}}); err != nil {

@@ -69,7 +69,13 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 				return storeWords(name, tx.PutRecord(record))
 			},
 			permit: func(st *state) { st.put(record); readers = readersOf(st, name) },
-			after:  func() { d.hub.listChanged(); d.hub.updated(name) },
+			after: func() {
+				if f.content() {
+					d.hub.updated(name)
+				} else {
+					d.hub.listChanged()
+				}
+			},
 		}, nil
 	})
 	if err != nil {
@@ -309,7 +315,7 @@ func (o operator) RepinFile(ctx context.Context, req *operatorv1.RepinFileReques
 	var record vault.Record
 	err := d.mutate(ctx, func(*state) (change, error) {
 		var err error
-		if record, err = d.record1(name); err != nil {
+		if record, err = d.recordOf(name); err != nil {
 			return change{}, err
 		}
 		if record.File == nil {
@@ -358,7 +364,7 @@ func (o operator) GetResource(_ context.Context, req *operatorv1.GetResourceRequ
 	if err := checkName("name", name); err != nil {
 		return nil, err
 	}
-	record, err := d.record1(name)
+	record, err := d.recordOf(name)
 	if err != nil {
 		return nil, storeWords(name, err)
 	}
@@ -428,8 +434,8 @@ func (d *Daemon) records() ([]vault.Record, error) {
 	return all, err
 }
 
-// record1 reads the record of one resource.
-func (d *Daemon) record1(name string) (r vault.Record, err error) {
+// recordOf reads the record of one resource.
+func (d *Daemon) recordOf(name string) (r vault.Record, err error) {
 	err = d.vault.View(func(tx *vault.Tx) error {
 		r, err = tx.Record(name)
 		return err

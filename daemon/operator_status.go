@@ -127,7 +127,14 @@ func (o operator) Panic(ctx context.Context, _ *operatorv1.PanicRequest) (*opera
 	if err != nil && refusal(err).Reason == wire.VaultLocked {
 		err = nil // locked already, so nothing is served; the subjects stay as they are
 	}
-	return response, errors.Join(err, d.lock("locked by panic"))
+	err = errors.Join(err, d.lock("locked by panic"))
+	accountFor(ctx)
+	if log := d.log(); log != nil {
+		if _, noteErr := log.RecordOperator(ctx, *o.entry(ctx, kindOperatorPanic)); noteErr != nil {
+			err = errors.Join(err, noteErr)
+		}
+	}
+	return response, err
 }
 
 // probes are what the daemon finds out about its own process, for doctor.

@@ -148,7 +148,6 @@ func (d *Daemon) unlock(ctx context.Context) error {
 
 // enter goes from an unlocked vault to serving: log, reconciliation, state.
 func (d *Daemon) enter() error {
-	first := d.log() == nil
 	if err := d.openLog(); err != nil {
 		return err
 	}
@@ -171,10 +170,7 @@ func (d *Daemon) enter() error {
 	if n := d.unrecorded.Swap(0); n > 0 {
 		d.note(audit.Entry{Kind: audit.Suppressed, Decision: decisionDeny, ReasonCode: string(wire.VaultLocked), Count: n})
 	}
-	e := audit.Entry{Kind: kindVaultUnlock, Generation: vaultState.Generation, Digest: vaultState.Digest, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
-	if first {
-		e.Kind = kindVaultOpen
-	}
+	e := audit.Entry{Kind: kindVaultOpen, Generation: vaultState.Generation, Digest: vaultState.Digest, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
 	if vaultState.Checkpoint == (vault.Checkpoint{}) {
 		e.Kind = kindVaultCreate
 	}
