@@ -36,6 +36,10 @@ type grammar struct {
 	Status statusCmd `cmd:"" group:"start" help:"Show what the daemon knows of itself"`
 	Doctor doctorCmd `cmd:"" group:"start" help:"Probe everything, say what is wrong and the command that mends it"`
 
+	Service    serviceCmd    `cmd:"" aliases:"services" group:"start" help:"Keep the daemon running"`
+	Connect    connectCmd    `cmd:"" group:"start" help:"Connect an AI agent as a subject"`
+	Disconnect disconnectCmd `cmd:"" group:"start" help:"Take the broker out of an agent's configuration"`
+
 	Secret   secretCmd   `cmd:"" aliases:"secrets" group:"content" help:"Manage sealed content"`
 	Resource resourceCmd `cmd:"" aliases:"resources" group:"content" help:"Manage named content, registered files included"`
 

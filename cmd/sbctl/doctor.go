@@ -100,14 +100,12 @@ func (a *app) probeDaemon(ctx context.Context) []probe {
 	}
 	probes := []probe{
 		passed("daemon", "sbd %s answers, pid %d", s.GetVersion(), s.GetPid()),
-		probeVersion(s), probeVault(s), probeKeySource(s), probeAudit(s), probeClock(s),
+		probeVersion(s), probeVault(s), probeAudit(s), probeClock(s),
 	}
 	for _, p := range s.GetProbes() {
 		probes = append(probes, probe{p.GetName(), p.GetStatus(), p.GetSummary(), p.GetFix()})
 	}
-	for _, p := range probeShims(s) {
-		probes = append(probes, p)
-	}
+	probes = append(probes, probeShims(s)...)
 	if s.GetVaultState() == "unlocked" {
 		probes = append(probes, a.probeFiles(ctx))
 	}
@@ -126,12 +124,6 @@ func probeVault(s *operatorv1.StatusResponse) probe {
 		return passed("vault", "unlocked, generation %d", s.GetGeneration())
 	}
 	return probe{"vault", probeFail, stateAndCause(s.GetVaultState(), s.GetVaultCause()), "sbctl unlock"}
-}
-
-// probeKeySource says what the key source does not protect from; a person who
-// chose it should not believe more.
-func probeKeySource(s *operatorv1.StatusResponse) probe {
-	return passed("key source", "%s: %s", s.GetKeySource(), keySourceProtects(s.GetKeySource()))
 }
 
 func probeAudit(s *operatorv1.StatusResponse) probe {
