@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"subjectbroker/audit/verify"
 	"subjectbroker/proto/place"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
@@ -78,6 +80,15 @@ func (c *checker) log(ctx context.Context, state vault.State) error {
 		c.say("audit: the log has not begun")
 		return nil
 	}
+	options := verify.Options{Expect: &verify.Point{Seq: known.Seq, Hash: hex.EncodeToString(known.Hash[:])}}
+	report, err := verify.Dir(ctx, place.AuditDir(c.cfg.Home), options)
+	if err != nil {
+		return fault(wire.AuditDamaged, "%w", err)
+	}
+	if report.Fault != nil {
+		return fault(wire.AuditDamaged, "%w", report.Fault)
+	}
+	c.say("audit: ok, %d entries", report.Entries)
 	return nil
 }
 

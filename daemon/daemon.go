@@ -109,17 +109,24 @@ func (d *Daemon) fail(err error) {
 // from starting or going on is a *Fault. SIGHUP on rotate closes the log's
 // segment.
 func Run(ctx context.Context, cfg Config, rotate <-chan os.Signal) error {
+	if err := run(ctx, cfg, rotate); err != nil {
+		return asFault(err)
+	}
+	return nil
+}
+
+func run(ctx context.Context, cfg Config, rotate <-chan os.Signal) error {
 	d, lock, err := open(ctx, cfg)
 	if err != nil {
-		return asFault(err)
+		return err
 	}
 	defer lock.Close()
 	defer d.close()
 	socks, err := listenAll(d.socketDir)
 	if err != nil {
-		return asFault(err)
+		return err
 	}
-	return asFault(d.serveUntil(ctx, socks, lock, rotate, cfg.Ready))
+	return d.serveUntil(ctx, socks, lock, rotate, cfg.Ready)
 }
 
 // open does everything that comes before the sockets.
@@ -144,7 +151,7 @@ func open(ctx context.Context, cfg Config) (_ *Daemon, _ *os.File, err error) {
 	}
 	if err := d.openVault(ctx, cfg, settings); err != nil {
 		d.close()
-		return nil, nil, errors.Join(asFault(err), lock.Close())
+		return nil, nil, errors.Join(err, lock.Close())
 	}
 	return d, lock, nil
 }

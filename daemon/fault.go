@@ -44,11 +44,9 @@ var codes = []struct {
 	{audit.ErrDamaged, wire.AuditDamaged},
 }
 
-// asFault gives err its start-up code; what has none is INTERNAL_ERROR.
+// asFault gives an error, which is not nil, its start-up code; what has none is
+// INTERNAL_ERROR.
 func asFault(err error) *Fault {
-	if err == nil {
-		return nil
-	}
 	if f, ok := errors.AsType[*Fault](err); ok {
 		return f
 	}
