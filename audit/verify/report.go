@@ -1,0 +1,89 @@
+package verify
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Exit codes of `sbctl audit verify`, as the contract has them.
+const (
+	ExitProven   = 0 // consistent, and equal to an anchor
+	ExitUnproven = 1 // consistent, but nothing says whose log it is
+	ExitFault    = 5 // somebody or something changed it
+)
+
+// Report is what was found.
+type Report struct {
+	VaultID  string
+	Genesis  string // SHA-256 of the first line, lower-case hex
+	Segments int    // files that were read
+	Entries  uint64 // entries that were read and are good
+	Last     Point  // newest entry that is vouched for
+
+	Signatures uint64 // how many were checked
+	Pruned     []Pruned
+	Voided     []Voided
+	InFlight   int64 // bytes behind Last that the running daemon was still writing
+
+	Anchors []string // what the log was held against, and equals: daemon, genesis, expect
+	Notes   []string // what a reader should know although it is no fault
+	Fault   *Fault   // nil: none
+}
+
+// Point is an entry by its seq and the SHA-256 of its line in hex.
+type Point struct {
+	Seq  uint64
+	Hash string
+}
+
+// Pruned is a closed segment of which only the first and last entry are left.
+type Pruned struct {
+	Segment     uint32
+	First, Last uint64 // seqs that it held
+}
+
+// Voided is the end of an abandoned segment. It does not count, and was not read.
+type Voided struct {
+	Segment uint32
+	Offset  int64
+	Bytes   int64 // how much stands there
+}
+
+// Fault is the first place where the log is not what was written.
+type Fault struct {
+	Seq     uint64 // the first entry that is bad or missing
+	Segment uint32
+	File    string // name within the folder; empty when it is the file that is missing
+	Problem string
+}
+
+func (f *Fault) Error() string {
+	where := f.File
+	if where == "" {
+		where = fmt.Sprintf("segment %d", f.Segment)
+	}
+	return fmt.Sprintf("entry %d (%s): %s", f.Seq, where, f.Problem)
+}
+
+// ExitCode returns ExitProven, ExitUnproven or ExitFault.
+func (r *Report) ExitCode() int {
+	switch {
+	case r.Fault != nil:
+		return ExitFault
+	case len(r.Anchors) == 0:
+		return ExitUnproven
+	}
+	return ExitProven
+}
+
+// String says the result in one line.
+func (r *Report) String() string {
+	if r.Fault != nil {
+		return "not intact: " + r.Fault.Error()
+	}
+	extent := fmt.Sprintf("%d entries in %d segments, up to entry %d", r.Entries, r.Segments, r.Last.Seq)
+	if len(r.Anchors) == 0 {
+		return "self-consistent, origin unproven: " + extent
+	}
+	return "intact: " + extent + ", held against " + strings.Join(r.Anchors, " and ")
+}
