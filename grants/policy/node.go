@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
-
-	"subjectbroker/grants"
 )
 
 // plain reports whether the tree below n uses only what a document may use:
@@ -96,22 +94,36 @@ func (p *parser) unknown(key *yaml.Node, what string) {
 	p.report(key.Line, "unknown key %q in %s", key.Value, what)
 }
 
-// text reads a string. What is returned after a problem does not matter.
-func (p *parser) text(n *yaml.Node, what string) string {
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
+// text reads a string, and is false after reporting that there is none.
+func (p *parser) text(n *yaml.Node, what string) (string, bool) {
+	if n.Tag != "!!str" {
 		p.wrongType(n, what, "text")
-		return ""
+		return "", false
 	}
-	return n.Value
+	return n.Value, true
 }
 
 // word reads a string that is not empty: an empty one would count as left out.
-func (p *parser) word(n *yaml.Node, what string) string {
-	s := p.text(n, what)
-	if n.Tag == "!!str" && s == "" {
+func (p *parser) word(n *yaml.Node, what string) (string, bool) {
+	s, ok := p.text(n, what)
+	if ok && s == "" {
 		p.report(n.Line, "%s must not be empty; leave it out instead", what)
+		return "", false
 	}
-	return s
+	return s, ok
+}
+
+// parsed reads a string that parse understands.
+func parsed[T any](p *parser, n *yaml.Node, what string, parse func(string) (T, error)) (v T) {
+	s, ok := p.word(n, what)
+	if !ok {
+		return v
+	}
+	v, err := parse(s)
+	if err != nil {
+		p.report(n.Line, "%s: %v", what, err)
+	}
+	return v
 }
 
 func (p *parser) boolean(n *yaml.Node, what string) bool {
@@ -153,12 +165,4 @@ func (p *parser) instant(n *yaml.Node, what string) time.Time {
 		p.report(n.Line, "%s: %v", what, err)
 	}
 	return t
-}
-
-func (p *parser) minTier(n *yaml.Node, what string) grants.Tier {
-	tier, err := grants.ParseMinTier(p.text(n, what))
-	if err != nil {
-		p.report(n.Line, "%s: %v", what, err)
-	}
-	return tier
 }

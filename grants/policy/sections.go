@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -23,10 +24,7 @@ func (p *parser) readDocument(root *yaml.Node) {
 				p.report(value.Line, "version must be the number 1")
 			}
 		case "owner":
-			p.document.Owner = p.word(value, "owner")
-			if err := grants.CheckName(p.document.Owner); err != nil {
-				p.report(value.Line, "owner: %v", err)
-			}
+			p.document.Owner = parsed(p, value, "owner", parseOwner)
 		case "resources":
 			p.entries(value, "resources", p.readResource)
 		case "subjects":
@@ -81,17 +79,17 @@ func (p *parser) readResource(name, body *yaml.Node) {
 	p.entries(body, what, func(key, value *yaml.Node) {
 		switch key.Value {
 		case "kind":
-			r.Kind = p.word(value, "kind")
+			r.Kind, _ = p.word(value, "kind")
 		case "file":
-			r.File = p.word(value, "file")
+			r.File, _ = p.word(value, "file")
 		case "pin":
-			r.Pin = p.word(value, "pin")
+			r.Pin, _ = p.word(value, "pin")
 		case "sha256":
-			r.SHA256 = p.word(value, "sha256")
+			r.SHA256, _ = p.word(value, "sha256")
 		case "domain":
-			r.Domain = p.word(value, "domain")
+			r.Domain, _ = p.word(value, "domain")
 		case "note":
-			r.Note = p.text(value, "note")
+			r.Note, _ = p.text(value, "note")
 		default:
 			p.unknown(key, what)
 		}
@@ -119,7 +117,7 @@ func (p *parser) readSubject(name, body *yaml.Node) {
 	p.entries(body, what, func(key, value *yaml.Node) {
 		switch key.Value {
 		case "minTier":
-			s.MinTier = p.minTier(value, "minTier")
+			s.MinTier = parsed(p, value, "minTier", grants.ParseMinTier)
 		case "enabled":
 			enabled := p.boolean(value, "enabled")
 			s.Enabled = &enabled
@@ -139,27 +137,23 @@ func (p *parser) readGrant(body *yaml.Node) {
 	p.entries(body, what, func(key, value *yaml.Node) {
 		switch key.Value {
 		case "subject":
-			g.Subject = p.word(value, "subject")
+			g.Subject, _ = p.word(value, "subject")
 		case "capability":
-			g.Pattern = p.pattern(value)
+			g.Pattern = parsed(p, value, "capability", parseCapability)
 		case "effect":
-			effect, err := grants.ParseEffect(p.text(value, "effect"))
-			if err != nil {
-				p.report(value.Line, "%v", err)
-			}
-			g.Effect = effect
+			g.Effect = parsed(p, value, "effect", grants.ParseEffect)
 		case "until":
 			g.Until = p.instant(value, "until")
 		case "uses":
 			g.Uses = p.count(value, "uses")
 		case "tier":
-			g.Tier = p.minTier(value, "tier")
+			g.Tier = parsed(p, value, "tier", grants.ParseMinTier)
 		case "requireApproval":
 			g.RequireApproval = p.boolean(value, "requireApproval")
 		case "disclose":
 			g.Disclose = p.boolean(value, "disclose")
 		case "note":
-			g.Note = p.text(value, "note")
+			g.Note, _ = p.text(value, "note")
 		default:
 			p.unknown(key, what)
 		}
@@ -167,7 +161,14 @@ func (p *parser) readGrant(body *yaml.Node) {
 	if len(p.problems) > before {
 		return
 	}
-	if err := g.CheckConditions(); err != nil {
+	switch err := g.CheckConditions(); {
+	case g.Subject == "":
+		p.report(body.Line, "a grant needs subject")
+		return
+	case g.Pattern == grants.Pattern{}:
+		p.report(body.Line, "a grant needs capability")
+		return
+	case err != nil:
 		p.report(body.Line, "%v", err)
 		return
 	}
@@ -175,20 +176,13 @@ func (p *parser) readGrant(body *yaml.Node) {
 	p.lines = append(p.lines, body.Line)
 }
 
-// pattern reads a capability pattern. On the command line a bare name means
-// read; a document that is kept says so.
-func (p *parser) pattern(n *yaml.Node) grants.Pattern {
-	s := p.word(n, "capability")
-	if s == "" {
-		return grants.Pattern{}
-	}
+func parseOwner(s string) (string, error) { return s, grants.CheckName(s) }
+
+// parseCapability reads a capability pattern. On the command line a bare name
+// means read; a document that is kept says so.
+func parseCapability(s string) (grants.Pattern, error) {
 	if !strings.Contains(s, ":") {
-		p.report(n.Line, "capability needs its action, as in read:NAME")
-		return grants.Pattern{}
+		return grants.Pattern{}, errors.New("the action is missing, as in read:NAME")
 	}
-	pattern, err := grants.ParsePattern(s)
-	if err != nil {
-		p.report(n.Line, "capability: %v", err)
-	}
-	return pattern
+	return grants.ParsePattern(s)
 }

@@ -52,14 +52,32 @@ func clockTime(s string, now time.Time, days int) (time.Time, error) {
 	return time.Date(year, month, day+days, t.Hour(), t.Minute(), 0, 0, now.Location()), nil
 }
 
-// parseRFC3339 returns the time in UTC. Unlike [time.Parse], UnmarshalText takes
-// RFC 3339 to the letter. The zero time would mean no end at all.
+// parseRFC3339 returns the time in UTC. The zero time is refused: it would mean
+// no end at all.
 func parseRFC3339(s string) (time.Time, error) {
-	var t time.Time
-	if err := t.UnmarshalText([]byte(s)); err != nil || t.IsZero() {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil || t.IsZero() || !looksRFC3339(s) {
 		return time.Time{}, errRFC3339
 	}
 	return t.UTC(), nil
+}
+
+// looksRFC3339 refuses what [time.Parse] and [time.Time.UnmarshalText] take
+// beyond RFC 3339: a comma, hours of one digit, fractions that no Time can hold.
+func looksRFC3339(s string) bool {
+	shape := strings.Map(func(r rune) rune {
+		if '0' <= r && r <= '9' {
+			return '0'
+		}
+		return r
+	}, s)
+	local, utc := strings.CutSuffix(shape, "Z")
+	if !utc {
+		local = strings.TrimSuffix(strings.TrimSuffix(shape, "+00:00"), "-00:00")
+	}
+	seconds, fraction, pointed := strings.Cut(local, ".")
+	return local != shape && seconds == "0000-00-00T00:00:00" &&
+		(!pointed || fraction != "" && len(fraction) <= 9 && strings.Trim(fraction, "0") == "")
 }
 
 // ParseTTL reads a time to live: a duration as Go writes it, with days ("7d")

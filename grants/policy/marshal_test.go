@@ -1,0 +1,247 @@
+package policy
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"subjectbroker/grants"
+)
+
+func TestMarshalIsStable(t *testing.T) {
+	document, err := Parse([]byte(everything), Env{Now: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `version: 1
+owner: laptop
+resources:
+  design-doc: {kind: text}
+  github.token: {kind: secret, note: "rotate in June: Zoë"}
+  hosts: {file: /etc/hosts, pin: content, sha256: 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef}
+  logo: {kind: binary}
+  payroll: {kind: text, domain: personal}
+  readme: {file: "${home}/README.md", pin: path}
+subjects:
+  orchestrator: {}
+  worker: {minTier: bound, enabled: false}
+grants:
+- {subject: orchestrator, capability: "call:github/*"}
+- {subject: orchestrator, capability: "read:github.token", until: "2030-06-02T00:00:00Z", disclose: true}
+- {subject: orchestrator, capability: "use:github.token", requireApproval: true}
+- {subject: worker, capability: "read:design-doc", until: "2030-12-31T16:00:00Z", uses: 3, tier: bound}
+- {subject: worker, capability: "read:docs.*", effect: deny, note: not yet}
+`
+	got, err := Marshal(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMarshalOfNothing(t *testing.T) {
+	got, err := Marshal(&Document{})
+	if err != nil || string(got) != "version: 1\n" {
+		t.Errorf("Marshal = %q, %v", got, err)
+	}
+}
+
+func TestMarshalRefusesWhatParseWould(t *testing.T) {
+	read := func(g grants.Grant) *Document {
+		g.Subject, g.Pattern = "worker", pattern("read:*")
+		return &Document{Grants: []grants.Grant{g}}
+	}
+	twice := read(grants.Grant{Effect: grants.Allow})
+	twice.Grants = append(twice.Grants, twice.Grants[0])
+	for name, d := range map[string]*Document{
+		"a malformed owner":     {Owner: "a b"},
+		"a malformed resource":  {Resources: map[string]Resource{"a b": {Kind: KindText}}},
+		"no kind":               {Resources: map[string]Resource{"a": {}}},
+		"a file not in UTF-8":   {Resources: map[string]Resource{"a": {File: "/\xff", Pin: PinPath}}},
+		"a relative file":       {Resources: map[string]Resource{"a": {File: "a", Pin: PinPath}}},
+		"a malformed subject":   {Subjects: map[string]Subject{"a b": {}}},
+		"a tier for no minimum": {Subjects: map[string]Subject{"a": {MinTier: grants.Keyed}}},
+		"no effect":             read(grants.Grant{}),
+		"a deny with uses":      read(grants.Grant{Effect: grants.Deny, Uses: 1}),
+		"a note of two lines":   read(grants.Grant{Effect: grants.Allow, Note: "a\nb"}),
+		"no subject":            {Grants: []grants.Grant{{Pattern: pattern("read:*"), Effect: grants.Allow}}},
+		"no pattern":            {Grants: []grants.Grant{{Subject: "worker", Effect: grants.Allow}}},
+		"a grant twice":         twice,
+	} {
+		if text, err := Marshal(d); err == nil {
+			t.Errorf("%s is written:\n%s", name, text)
+		}
+	}
+}
+
+func TestHome(t *testing.T) {
+	document := func(file string) *Document {
+		return &Document{Resources: map[string]Resource{"a": {File: file, Pin: PinContent}}}
+	}
+	for _, test := range []struct{ home, file, folded string }{
+		{"/home/ann", "/home/ann/x/y", "${home}/x/y"},
+		{"/home/ann", "/home/anna/x", "/home/anna/x"},
+		{"/home/ann", "/home/ann", "/home/ann"},
+		{"/", "/etc/hosts", "${home}/etc/hosts"},
+	} {
+		d := document(test.file)
+		d.Fold(test.home)
+		if got := d.Resources["a"].File; got != test.folded {
+			t.Errorf("Fold(%q) of %s = %s, want %s", test.home, test.file, got, test.folded)
+		}
+		if err := d.Expand(test.home); err != nil || d.Resources["a"].File != test.file {
+			t.Errorf("Expand(%q) = %s, %v, want %s", test.home, d.Resources["a"].File, err, test.file)
+		}
+	}
+	d := document("/home/ann/x")
+	if d.Fold(""); d.Resources["a"].File != "/home/ann/x" {
+		t.Error("an empty home folds")
+	}
+	for _, home := range []string{"", "home", "/home/", "/home/../x"} {
+		if err := document("${home}/x").Expand(home); err == nil {
+			t.Errorf("Expand(%q) is accepted", home)
+		}
+	}
+	if err := document("/x").Expand(""); err != nil {
+		t.Errorf("Expand without anything to expand: %v", err)
+	}
+}
+
+// The names and texts are those that YAML likes to take for something else.
+var (
+	someNames = []string{"a", "b", "123", "null", "true", "yes", "on", "1e3", "0x1F", "2030-06-01", "0b1", "1.5", "nan", "N", "version", "owner", "0", "00", "1_0", "a.b"}
+	oddRunes  = []rune("a1 :#-{}[],&*!|>'\"%@`~?=<\\/é\u200b\u202e\u3000\ufeff\U0001f600\ufffd\u00a0\U000e0001")
+)
+
+func anyNote(t *rapid.T) string {
+	if rapid.Bool().Draw(t, "noted") {
+		return rapid.StringOfN(rapid.RuneFrom(oddRunes), 0, 12, -1).Draw(t, "note")
+	}
+	return rapid.SampledFrom(append(someNames, "", "~", "- a", "a: b", " a", "a ", "<<", "...", "---")).Draw(t, "note")
+}
+
+func anyDocument(t *rapid.T) *Document {
+	d := &Document{Resources: map[string]Resource{}, Subjects: map[string]Subject{}}
+	d.Owner = rapid.SampledFrom(append(someNames, "")).Draw(t, "owner")
+	name := rapid.SampledFrom(someNames)
+	for range rapid.IntRange(0, 4).Draw(t, "resources") {
+		r := Resource{Note: anyNote(t), Owner: d.Owner}
+		r.Domain = rapid.SampledFrom([]string{"", DomainPersonal}).Draw(t, "domain")
+		if rapid.Bool().Draw(t, "file") {
+			r.File = rapid.SampledFrom([]string{"/", homePrefix}).Draw(t, "root") + "x" + strings.ReplaceAll(rapid.StringOfN(rapid.RuneFrom(oddRunes), 0, 9, -1).Draw(t, "path"), "/", "")
+			r.Pin = rapid.SampledFrom([]string{PinContent, PinPath}).Draw(t, "pin")
+		} else {
+			r.Kind = rapid.SampledFrom([]string{KindText, KindSecret, KindBinary}).Draw(t, "kind")
+		}
+		d.Resources[name.Draw(t, "resource")] = r
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "subjects") {
+		s := Subject{Owner: d.Owner, MinTier: rapid.SampledFrom([]grants.Tier{0, grants.Cooperative, grants.Bound, grants.Sandboxed}).Draw(t, "min tier")}
+		if rapid.Bool().Draw(t, "said") {
+			enabled := rapid.Bool().Draw(t, "enabled")
+			s.Enabled = &enabled
+		}
+		d.Subjects[name.Draw(t, "subject")] = s
+	}
+	seen := map[key]bool{}
+	for range rapid.IntRange(0, 5).Draw(t, "grants") {
+		g := grants.Grant{
+			Subject: name.Draw(t, "subject"),
+			Pattern: pattern(rapid.SampledFrom([]string{"read:*", "read:a.*", "read:b", "use:b", "call:a/b", "memory.read:*"}).Draw(t, "pattern")),
+			Effect:  rapid.SampledFrom([]grants.Effect{grants.Allow, grants.Deny}).Draw(t, "effect"),
+			Note:    anyNote(t), Owner: d.Owner,
+		}
+		if rapid.Bool().Draw(t, "timed") {
+			g.Until = noon.Add(time.Duration(rapid.Int64Range(1, 1e15).Draw(t, "until")))
+		}
+		if g.Effect == grants.Allow {
+			g.Uses = rapid.Uint64().Draw(t, "uses")
+			g.Tier = rapid.SampledFrom([]grants.Tier{0, grants.Bound}).Draw(t, "tier")
+			g.RequireApproval, g.Disclose = rapid.Bool().Draw(t, "approval"), rapid.Bool().Draw(t, "disclose")
+		}
+		if !seen[keyOf(&g)] {
+			seen[keyOf(&g)] = true
+			d.Grants = append(d.Grants, g)
+		}
+	}
+	sortGrants(d.Grants)
+	return d
+}
+
+// TestDocumentsRoundTrip: Parse of Marshal is the same document, and Marshal of
+// that is the same bytes.
+func TestDocumentsRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := anyDocument(t)
+		text, err := Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What the grants name is not the matter here: let the state know it all.
+		again, err := Parse(text, Env{Now: noon, Current: knowing(d)})
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if diff := cmp.Diff(d, again, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("%s\nin\n%s", diff, text)
+		}
+		if twice, err := Marshal(again); err != nil || !bytes.Equal(text, twice) {
+			t.Fatalf("written as\n%s, %v, and before as\n%s", twice, err, text)
+		}
+		if changes, err := Plan(d, again, d.Owner != ""); err != nil || len(changes) > 0 {
+			t.Fatalf("Plan of the same: %v, %v", changes, err)
+		}
+	})
+}
+
+// knowing is a state that holds whatever the grants of d name.
+func knowing(d *Document) *Document {
+	state := &Document{Resources: map[string]Resource{}, Subjects: map[string]Subject{}}
+	for _, g := range d.Grants {
+		state.Subjects[g.Subject] = Subject{}
+		state.Resources[g.Pattern.Object] = Resource{Kind: KindText}
+	}
+	return state
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(everything))
+	for _, r := range refusals {
+		if len(r.text) < 1000 {
+			f.Add([]byte(r.text))
+		}
+	}
+	if page, err := os.ReadFile("../../docs/policy.md"); err == nil {
+		for _, e := range examples(string(page)) {
+			f.Add([]byte(e.text))
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		d, err := Parse(data, Env{Now: noon})
+		if err != nil {
+			return
+		}
+		text, err := Marshal(d)
+		if err != nil {
+			t.Fatalf("%+v cannot be written: %v", d, err)
+		}
+		again, err := Parse(text, Env{Now: noon})
+		if err != nil {
+			t.Fatalf("%q is written as %q and then refused: %v", data, text, err)
+		}
+		if diff := cmp.Diff(d, again); diff != "" {
+			t.Fatalf("%q is written as %q, which differs:\n%s", data, text, diff)
+		}
+		if twice, err := Marshal(again); err != nil || !bytes.Equal(text, twice) {
+			t.Fatalf("%q is written as %q, then as %q, %v", data, text, twice, err)
+		}
+	})
+}

@@ -1,0 +1,197 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"subjectbroker/grants"
+)
+
+// state is a document as the daemon would hold it: with ids, made by whoever the
+// owner is.
+func state(t *testing.T, owner, text string) *Document {
+	t.Helper()
+	d := wanted(t, owner, text)
+	for i := range d.Grants {
+		d.Grants[i].ID = "id" + string(rune('a'+i))
+		d.Grants[i].Created = noon
+	}
+	return d
+}
+
+func wanted(t *testing.T, owner, text string) *Document {
+	t.Helper()
+	head := "version: 1\n"
+	if owner != "" {
+		head += "owner: " + owner + "\n"
+	}
+	d, err := Parse([]byte(head+text), Env{Now: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// join puts things of several owners into one state.
+func join(states ...*Document) *Document {
+	all := &Document{Resources: map[string]Resource{}, Subjects: map[string]Subject{}}
+	for _, s := range states {
+		for name, r := range s.Resources {
+			all.Resources[name] = r
+		}
+		for name, s := range s.Subjects {
+			all.Subjects[name] = s
+		}
+		all.Grants = append(all.Grants, s.Grants...)
+	}
+	return all
+}
+
+func plan(t *testing.T, current, want *Document, prune bool) []string {
+	t.Helper()
+	changes, err := Plan(current, want, prune)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, c := range changes {
+		line := c.Verb + " " + c.What + " " + c.Name
+		if c.Detail != "" {
+			line += " (" + c.Detail + ")"
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func wantPlan(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+const small = `resources: {plan: {kind: text}, hosts: {file: /etc/hosts}}
+subjects: {worker: {minTier: bound}, boss: {}}
+grants:
+- {subject: worker, capability: "read:plan", uses: 3, until: "2030-12-31T00:00:00Z"}
+- {subject: boss, capability: "read:*"}
+`
+
+func TestPlanOfEverythingNew(t *testing.T) {
+	wantPlan(t, plan(t, &Document{}, wanted(t, "laptop", small), true),
+		"add resource hosts", "add resource plan", "add subject boss", "add subject worker",
+		"add grant boss allow read:*", "add grant worker allow read:plan")
+}
+
+func TestPlanOfTheSameIsEmpty(t *testing.T) {
+	for _, owner := range []string{"laptop", "other", ""} {
+		wantPlan(t, plan(t, state(t, owner, small), wanted(t, "laptop", small), false))
+		wantPlan(t, plan(t, state(t, owner, small), wanted(t, "laptop", small), true))
+	}
+}
+
+func TestPlanOfChanges(t *testing.T) {
+	got := plan(t, state(t, "", small), wanted(t, "", `resources: {plan: {kind: text, note: secret plan, domain: personal}, hosts: {file: /etc/hostname, pin: path}}
+subjects: {worker: {minTier: sandboxed, enabled: false}, boss: {enabled: true}}
+grants:
+- {subject: worker, capability: "read:plan", uses: 5, requireApproval: true, note: soon}
+- {subject: boss, capability: "read:*", effect: deny}
+- {subject: boss, capability: "read:hosts", tier: bound}
+`), false)
+	wantPlan(t, got,
+		"change resource hosts (file: /etc/hosts -> /etc/hostname, pin: content -> path)",
+		"change resource plan (domain: none -> personal, note: none -> secret plan)",
+		"change subject worker (minTier: bound -> sandboxed, enabled: true -> false)",
+		"add grant boss deny read:*", "add grant boss allow read:hosts",
+		"change grant worker allow read:plan (until: 2030-12-31T00:00:00Z -> none, uses: 3 -> 5, requireApproval: false -> true, note: none -> soon)")
+}
+
+func TestAChangedGrantKeepsWhatItIs(t *testing.T) {
+	current := state(t, "first", small)
+	changes, err := Plan(current, wanted(t, "second", strings.Replace(small, "uses: 3", "uses: 4", 1)), false)
+	if err != nil || len(changes) != 1 {
+		t.Fatalf("Plan: %+v, %v, want one change", changes, err)
+	}
+	want := current.Grants[1]
+	want.Uses = 4
+	if diff := cmp.Diff(want, changes[0].Grant); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What a document leaves out about a subject or a resource it leaves alone, or
+// applying it again would enable what somebody disabled in an emergency.
+func TestPlanLeavesAloneWhatIsNotSaid(t *testing.T) {
+	disabled := false
+	current := state(t, "laptop", small)
+	current.Subjects["boss"] = Subject{MinTier: grants.Sandboxed, Enabled: &disabled}
+	current.Resources["plan"] = Resource{Kind: KindText, Note: "by hand", Domain: DomainPersonal}
+	current.Resources["hosts"] = Resource{File: "/etc/hosts", Pin: PinContent, SHA256: strings.Repeat("a", 64)}
+	wantPlan(t, plan(t, current, wanted(t, "laptop", small), true))
+}
+
+func TestPruneRemovesOnlyWhatTheOwnerHas(t *testing.T) {
+	mine := state(t, "laptop", small)
+	byHand := state(t, "", "resources: {diary: {kind: text}}\nsubjects: {guest: {}}\ngrants: [{subject: guest, capability: \"read:diary\"}]\n")
+	others := state(t, "server", "resources: {logs: {kind: text}}\nsubjects: {daemon: {}}\ngrants: [{subject: daemon, capability: \"read:*\"}]\n")
+	current := join(mine, byHand, others)
+	nothing := wanted(t, "laptop", "")
+	wantPlan(t, plan(t, current, nothing, false))
+	wantPlan(t, plan(t, current, nothing, true),
+		"remove grant boss allow read:*", "remove grant worker allow read:plan",
+		"remove subject boss", "remove subject worker", "remove resource hosts", "remove resource plan")
+}
+
+func TestPruneShowsWhatGoesWithIt(t *testing.T) {
+	mine := state(t, "laptop", small)
+	guest := Document{
+		Subjects: map[string]Subject{"guest": {}},
+		Grants: []grants.Grant{
+			{ID: "x", Subject: "guest", Pattern: pattern("read:plan"), Effect: grants.Allow},
+			{ID: "y", Subject: "guest", Pattern: pattern("call:plan"), Effect: grants.Allow},
+			{ID: "z", Subject: "worker", Pattern: pattern("use:*"), Effect: grants.Deny},
+		},
+	}
+	wantPlan(t, plan(t, join(mine, &guest), wanted(t, "laptop", "resources: {hosts: {file: /etc/hosts}}\nsubjects: {boss: {}}\n"), true),
+		"remove grant boss allow read:*",
+		"remove grant guest allow read:plan (goes with its resource)",
+		"remove grant worker allow read:plan",
+		"remove grant worker deny use:* (goes with its subject)",
+		"remove subject worker", "remove resource plan")
+}
+
+func TestPlanRefuses(t *testing.T) {
+	current := state(t, "laptop", small)
+	for name, test := range map[string]struct {
+		want  *Document
+		prune bool
+		says  string
+	}{
+		"pruning without an owner":     {wanted(t, "", small), true, "needs an owner"},
+		"another kind":                 {wanted(t, "laptop", "resources: {plan: {kind: secret}}\n"), false, "resource plan is of kind text and cannot become of kind secret"},
+		"a file for sealed content":    {wanted(t, "laptop", "resources: {plan: {file: /etc/hosts}}\n"), false, "cannot become a file"},
+		"sealed content for a file":    {wanted(t, "laptop", "resources: {hosts: {kind: text}}\n"), false, "resource hosts is a file"},
+		"a grant of a pruned resource": {&Document{Owner: "laptop", Subjects: map[string]Subject{"worker": {}}, Grants: current.Grants[1:]}, true, "resource plan, which pruning would remove"},
+		"a grant to a pruned subject":  {&Document{Owner: "laptop", Grants: current.Grants[:1]}, true, "subject boss, which pruning would remove"},
+	} {
+		changes, err := Plan(current, test.want, test.prune)
+		if err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %+v, %v, want an error with %q", name, changes, err, test.says)
+		}
+	}
+}
+
+func TestSubjectsThereAndBack(t *testing.T) {
+	for _, s := range []grants.Subject{
+		{Name: "a"}, {Name: "a", MinTier: grants.Bound}, {Name: "a", Disabled: true, MinTier: grants.Cooperative},
+	} {
+		copied := grants.Subject{Name: "a", Disabled: s.Disabled}
+		FromSubject(s).ApplyTo(&copied)
+		if copied.Disabled != s.Disabled || copied.MinTier != max(s.MinTier, grants.Cooperative) {
+			t.Errorf("%+v became %+v", s, copied)
+		}
+	}
+}
