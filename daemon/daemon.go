@@ -109,13 +109,13 @@ func (d *Daemon) fail(err error) {
 // from starting or going on is a *Fault. SIGHUP on rotate closes the log's
 // segment.
 func Run(ctx context.Context, cfg Config, rotate <-chan os.Signal) error {
-	if err := run(ctx, cfg, rotate); err != nil {
+	if err := startAndServe(ctx, cfg, rotate); err != nil {
 		return asFault(err)
 	}
 	return nil
 }
 
-func run(ctx context.Context, cfg Config, rotate <-chan os.Signal) error {
+func startAndServe(ctx context.Context, cfg Config, rotate <-chan os.Signal) error {
 	d, lock, err := open(ctx, cfg)
 	if err != nil {
 		return err
