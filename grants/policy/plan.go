@@ -34,7 +34,9 @@ type Change struct {
 	Detail string // what differs, or what it goes with; empty when the thing is simply new or gone
 
 	// Grant is the grant as it shall be or, when it is removed, as it is. A
-	// changed one keeps id, owner and time of creation, and its use count.
+	// changed one keeps id, owner and time of creation, its use count and, while
+	// until is the same, its end on the boot clock. An added one has no id yet,
+	// and one with a new end has no boot clock.
 	Grant grants.Grant
 }
 
@@ -101,6 +103,9 @@ func planGrants(current, want *Document) []Change {
 			continue
 		}
 		g.ID, g.Owner, g.Created = was.ID, was.Owner, was.Created
+		if g.Until.Equal(was.Until) {
+			g.BootID, g.BootUntil = was.BootID, was.BootUntil // the same end, on both clocks
+		}
 		changes = modified(changes, Change{What: AGrant, Name: grantName(&g), Grant: g}, grantDifference(was, &g))
 	}
 	return changes

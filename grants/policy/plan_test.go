@@ -111,6 +111,7 @@ grants:
 
 func TestAChangedGrantKeepsWhatItIs(t *testing.T) {
 	current := state(t, "first", small)
+	current.Grants[1].BootID, current.Grants[1].BootUntil = "boot", 7
 	changes, err := Plan(current, wanted(t, "second", strings.Replace(small, "uses: 3", "uses: 4", 1)), false)
 	if err != nil || len(changes) != 1 {
 		t.Fatalf("Plan: %+v, %v, want one change", changes, err)
@@ -119,6 +120,10 @@ func TestAChangedGrantKeepsWhatItIs(t *testing.T) {
 	want.Uses = 4
 	if diff := cmp.Diff(want, changes[0].Grant); diff != "" {
 		t.Error(diff)
+	}
+	changes, err = Plan(current, wanted(t, "second", strings.Replace(small, "2030-12-31", "2030-12-30", 1)), false)
+	if err != nil || len(changes) != 1 || changes[0].Grant.BootID != "" {
+		t.Errorf("Plan of another end: %+v, %v, want it without the old boot clock", changes, err)
 	}
 }
 
