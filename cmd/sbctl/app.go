@@ -49,6 +49,14 @@ func (a *app) done(format string, args ...any) {
 	}
 }
 
+// list prints several things, and tells a person when there are none.
+func (a *app) list(list ui.List, none string) error {
+	if len(list.Rows) == 0 {
+		a.done("%s", none)
+	}
+	return a.out.List(list)
+}
+
 // places is where the daemon is expected.
 func (a *app) places() (client.Places, error) {
 	places, err := client.ResolvePlaces(a.opts.Home, a.opts.Socket)

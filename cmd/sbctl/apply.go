@@ -112,11 +112,8 @@ func (a *app) printChanges(got *operatorv1.ApplyResponse, dryRun bool) error {
 	if a.out.Format == ui.JSON && !a.out.Quiet {
 		return a.out.Object(ui.Object{Value: view})
 	}
-	if err := a.out.List(list); err != nil {
+	if err := a.list(list, "nothing to change"); err != nil {
 		return err
-	}
-	if len(list.Rows) == 0 {
-		a.done("nothing to change")
 	}
 	for _, name := range view.NeedContent {
 		a.done("%s has no content yet: %s", name, a.paste("secret", "put", name))

@@ -106,7 +106,7 @@ func (c auditListCmd) Run(ctx context.Context, a *app) error {
 	if err := a.eachLine(ctx, doing, request, table.add); err != nil {
 		return err
 	}
-	return a.out.List(table.List)
+	return a.list(table.List, "no entry matches")
 }
 
 // listEntriesJSON writes one JSON list while the entries arrive: a log can be

@@ -40,6 +40,12 @@ func parseEntry(line []byte) (entry, error) {
 // object is what the entry is about.
 func (e entry) object() string {
 	switch {
+	case e.Kind == "op.intent":
+		about := e.Capability
+		if about == "" {
+			about = e.ResourceID
+		}
+		return strings.TrimSpace(e.Action + " " + about)
 	case e.Capability != "":
 		return e.Capability
 	case e.ResourceID != "" && e.Action != "" && !strings.Contains(e.Kind, "."):

@@ -36,6 +36,7 @@ type grammar struct {
 	Status statusCmd `cmd:"" group:"start" help:"Show what the daemon knows of itself"`
 	Doctor doctorCmd `cmd:"" group:"start" help:"Probe everything, say what is wrong and the command that mends it"`
 
+	Demo       demoCmd       `cmd:"" group:"start" help:"The five-minute proof, in a temporary home"`
 	Service    serviceCmd    `cmd:"" aliases:"services" group:"start" help:"Keep the daemon running"`
 	Connect    connectCmd    `cmd:"" group:"start" help:"Connect an AI agent as a subject"`
 	Disconnect disconnectCmd `cmd:"" group:"start" help:"Take the broker out of an agent's configuration"`

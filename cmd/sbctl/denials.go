@@ -41,7 +41,7 @@ func (c denialsCmd) Run(ctx context.Context, a *app) error {
 		views = append(views, viewDenial(d))
 	}
 	list.Items = views
-	return a.out.List(list)
+	return a.list(list, "nothing was denied")
 }
 
 var denialHead = []string{"SUBJECT", "CAPABILITY", "CAUSE", "REASON", "COUNT", "LAST"}

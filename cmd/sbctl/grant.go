@@ -107,7 +107,7 @@ func (a *app) printGrants(grants []*operatorv1.Grant, one bool) error {
 			Value: viewGrant(g),
 		})
 	}
-	return a.out.List(ui.List{Head: grantHead, Rows: a.grantRows(grants), IDs: grantIDs(grants), Items: viewGrants(grants)})
+	return a.list(ui.List{Head: grantHead, Rows: a.grantRows(grants), IDs: grantIDs(grants), Items: viewGrants(grants)}, "there are no grants")
 }
 
 type revokeCmd struct {

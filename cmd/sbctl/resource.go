@@ -85,7 +85,7 @@ func (resourceListCmd) Run(ctx context.Context, a *app) error {
 		views = append(views, viewResource(r))
 	}
 	list.Items = views
-	return a.out.List(list)
+	return a.list(list, "there are no resources")
 }
 
 // resources are all resources, sorted by name.

@@ -61,7 +61,7 @@ func (c resourceStatusCmd) Run(ctx context.Context, a *app) error {
 		views = append(views, viewFile(f))
 	}
 	list.Items = views
-	return a.out.List(list)
+	return a.list(list, "no file is registered")
 }
 
 func (a *app) checkFiles(ctx context.Context, doing string, names []string) ([]*operatorv1.FileCheck, error) {
@@ -128,7 +128,7 @@ func (c resourceRepinCmd) Run(ctx context.Context, a *app) error {
 		return a.out.Object(ui.Object{ID: list.IDs[0], Fields: repinFields(views[0]), Value: views[0]})
 	}
 	list.Items = views
-	return a.out.List(list)
+	return a.list(list, "no file has changed")
 }
 
 func repinFields(v repinView) []ui.Field {

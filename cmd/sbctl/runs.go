@@ -42,7 +42,7 @@ func (c runsListCmd) Run(ctx context.Context, a *app) error {
 	for _, r := range got.GetRuns() {
 		list.IDs = append(list.IDs, r.GetRunId())
 	}
-	return a.out.List(list)
+	return a.list(list, "no run is open")
 }
 
 type runsShowCmd struct {

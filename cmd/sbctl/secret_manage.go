@@ -49,7 +49,7 @@ func (secretListCmd) Run(ctx context.Context, a *app) error {
 		views = append(views, viewResource(r))
 	}
 	list.Items = views
-	return a.out.List(list)
+	return a.list(list, "nothing is sealed")
 }
 
 // versionWords is the newest version, or that there is none.

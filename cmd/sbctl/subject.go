@@ -136,7 +136,7 @@ func (subjectListCmd) Run(ctx context.Context, a *app) error {
 		views = append(views, viewSubject(s))
 	}
 	list.Items = views
-	return a.out.List(list)
+	return a.list(list, "there are no subjects")
 }
 
 // subjects are all subjects, sorted by name.

@@ -48,7 +48,7 @@ func (p *Printer) now() time.Time {
 	return p.Now()
 }
 
-// Relative is the distance from now to at in its largest unit: "3m ago", "in 2h".
+// Relative is the distance from now to at: "3m ago", "in 2h".
 func Relative(at, now time.Time) string {
 	distance := at.Sub(now)
 	if distance >= 0 {
@@ -57,20 +57,27 @@ func Relative(at, now time.Time) string {
 	return Span(-distance) + " ago"
 }
 
-// Span is a duration in its largest unit that is not zero, rounded down.
+// Span is a duration in its two largest units, rounded: "45s", "1h30m", "7d".
 func Span(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
-	case d < time.Second:
-		return "0s"
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < day:
-		return fmt.Sprintf("%dh", d/time.Hour)
+	case d < time.Minute-time.Second/2:
+		return units(d.Round(time.Second), "s", time.Second, "", 0)
+	case d < time.Hour-time.Minute/2:
+		return units(d.Round(time.Minute), "m", time.Minute, "", 0)
+	case d < day-time.Minute/2:
+		return units(d.Round(time.Minute), "h", time.Hour, "m", time.Minute)
 	}
-	return fmt.Sprintf("%dd", d/day)
+	return units(d.Round(time.Hour), "d", day, "h", time.Hour)
+}
+
+// units writes d in one unit and, if anything is left, in a smaller one.
+func units(d time.Duration, large string, largeUnit time.Duration, small string, smallUnit time.Duration) string {
+	text := fmt.Sprintf("%d%s", d/largeUnit, large)
+	if left := d % largeUnit; smallUnit > 0 && left >= smallUnit {
+		text += fmt.Sprintf("%d%s", left/smallUnit, small)
+	}
+	return text
 }
 
 // Size is a number of bytes as a person reads it.
