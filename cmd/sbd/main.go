@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -51,30 +52,33 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err := daemon.CheckEnv(os.Environ()); err != nil {
 		return failed(stderr, err)
 	}
-	verb := "serve"
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		verb, args = args[0], args[1:]
-	}
-	switch verb {
-	case "serve":
-		return serve(ctx, args, stdout, stderr)
-	case "check":
-		return check(ctx, args, stdout, stderr)
-	case "help":
+	f, err := parse(args)
+	switch {
+	case err != nil:
+		return misused(stderr, err)
+	case f.help:
 		fmt.Fprint(stdout, usage)
 		return wire.ExitDone
+	case f.version:
+		fmt.Fprintf(stdout, "sbd %s (%s)\n", version, goVersion())
+		return wire.ExitDone
+	case f.verb == "check":
+		return check(ctx, f, stdout, stderr)
 	}
-	return misused(stderr, fmt.Errorf("unknown command %q", verb))
+	return serve(ctx, f, stderr)
 }
 
-// flags are the command line of a verb.
+// flags are the command line. Flags may stand before and after the verb.
 type flags struct {
+	verb                                  string // empty: serve
 	home, socketDir, keySource, logFormat string
 	waitKey, version, help                bool
 }
 
-// parse reads the flags that every verb has, and those of serve when serving.
-func parse(args []string, serving bool) (flags, error) {
+// servingOnly are the flags that mean nothing to check.
+var servingOnly = []string{"socket-dir", "key-source", "log", "wait-key"}
+
+func parse(args []string) (flags, error) {
 	var f flags
 	set := flag.NewFlagSet("sbd", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -82,34 +86,38 @@ func parse(args []string, serving bool) (flags, error) {
 	set.BoolVar(&f.version, "version", false, "")
 	set.BoolVar(&f.help, "help", false, "")
 	set.BoolVar(&f.help, "h", false, "")
-	if serving {
-		set.StringVar(&f.socketDir, "socket-dir", "", "")
-		set.StringVar(&f.keySource, "key-source", "", "")
-		set.StringVar(&f.logFormat, "log", "", "")
-		set.BoolVar(&f.waitKey, "wait-key", false, "")
-	}
+	set.StringVar(&f.socketDir, "socket-dir", "", "")
+	set.StringVar(&f.keySource, "key-source", "", "")
+	set.StringVar(&f.logFormat, "log", "", "")
+	set.BoolVar(&f.waitKey, "wait-key", false, "")
 	if err := set.Parse(args); err != nil {
 		return f, err
 	}
 	if set.NArg() > 0 {
-		return f, fmt.Errorf("unexpected argument %q", set.Arg(0))
+		f.verb = set.Arg(0)
+		switch f.verb {
+		case "check":
+		case "help":
+			f.help = true
+		default:
+			return f, fmt.Errorf("unknown command %q", f.verb)
+		}
+		if err := set.Parse(set.Args()[1:]); err != nil {
+			return f, err
+		}
+		if set.NArg() > 0 {
+			return f, fmt.Errorf("unexpected argument %q", set.Arg(0))
+		}
 	}
-	return f, nil
-}
-
-// early answers --help and --version, and reports bad flags.
-func early(f flags, err error, stdout, stderr io.Writer) (code int, done bool) {
-	switch {
-	case err != nil:
-		return misused(stderr, err), true
-	case f.help:
-		fmt.Fprint(stdout, usage)
-		return wire.ExitDone, true
-	case f.version:
-		fmt.Fprintf(stdout, "sbd %s (%s)\n", version, revision())
-		return wire.ExitDone, true
-	}
-	return 0, false
+	var misplaced error
+	set.Visit(func(given *flag.Flag) {
+		if f.verb == "check" && slices.Contains(servingOnly, given.Name) {
+			misplaced = fmt.Errorf("--%s does not go with check", given.Name)
+		}
+	})
+	return f, errors.Join(misplaced,
+		oneOf("--key-source", f.keySource, "auto", "keychain", "file"),
+		oneOf("--log", f.logFormat, "text", "json"))
 }
 
 func (f flags) config(logger *slog.Logger) (daemon.Config, error) {
@@ -137,17 +145,7 @@ func (f flags) config(logger *slog.Logger) (daemon.Config, error) {
 	return cfg, nil
 }
 
-func serve(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	f, err := parse(args, true)
-	if err == nil {
-		err = oneOf("--key-source", f.keySource, "auto", "keychain", "file")
-	}
-	if err == nil {
-		err = oneOf("--log", f.logFormat, "text", "json")
-	}
-	if code, done := early(f, err, stdout, stderr); done {
-		return code
-	}
+func serve(ctx context.Context, f flags, stderr io.Writer) int {
 	logs := &switchingHandler{}
 	cfg, err := f.config(slog.New(logs))
 	if err != nil {
@@ -199,11 +197,7 @@ func handler(format string, stderr io.Writer) slog.Handler {
 	return slog.NewJSONHandler(stderr, nil)
 }
 
-func check(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	f, err := parse(args, false)
-	if code, done := early(f, err, stdout, stderr); done {
-		return code
-	}
+func check(ctx context.Context, f flags, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	cfg, err := f.config(slog.New(slog.DiscardHandler))
@@ -244,11 +238,10 @@ func misused(stderr io.Writer, err error) int {
 	return wire.ExitUsage
 }
 
-// revision is what the build recorded of its source.
-func revision() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "no build information"
+// goVersion is what the program was built with.
+func goVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.GoVersion
 	}
-	return info.GoVersion
+	return "no build information"
 }
