@@ -15,11 +15,19 @@ var scrubbed = []string{"GODEBUG", "GOTRACEBACK", "GOCOVERDIR", "MCPGODEBUG"}
 // scrubbedPrefixes are families of such variables.
 var scrubbedPrefixes = []string{"GRPC_", "LD_", "DYLD_"}
 
+// harmless is the one of a family that stays: container images set it for
+// other languages, ours does not read it, and starting again would double the
+// time that an agent waits for us.
+const harmless = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
+
 // CleanEnviron returns environ without the variables that could make this
 // process leak or load foreign code, and whether anything had to go.
 func CleanEnviron(environ []string) (clean []string, changed bool) {
 	clean = slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
+		if name == harmless {
+			return false
+		}
 		return slices.Contains(scrubbed, name) || slices.ContainsFunc(scrubbedPrefixes, func(prefix string) bool {
 			return strings.HasPrefix(name, prefix)
 		})

@@ -1,0 +1,98 @@
+// Command sb-mcp is the worker plane's shim: an agent's configuration starts
+// one for each subject, and it speaks MCP to the agent and a small gRPC
+// contract to the daemon. It holds no key and no secret, and decides nothing.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"subjectbroker/mcpshim"
+	"subjectbroker/proto/place"
+	"subjectbroker/proto/wire"
+	"subjectbroker/worker"
+	"subjectbroker/worker/client"
+)
+
+// gcPercent keeps the heap of a process small that is started once for each
+// subject and mostly waits; a document in flight is allocated and gone.
+const gcPercent = 50
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the program but for the process: arguments and streams in, exit code out.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if err := worker.Harden(); err != nil {
+		return fail(stderr, wire.ExitFailed, err.Error(), "")
+	}
+	opts, err := parse(args)
+	if err != nil {
+		return fail(stderr, wire.ExitUsage, err.Error(), "sb-mcp --help")
+	}
+	switch {
+	case opts.help:
+		fmt.Fprint(stdout, manual)
+		return wire.ExitDone
+	case opts.version:
+		fmt.Fprintln(stdout, "sb-mcp", versionLine())
+		return wire.ExitDone
+	}
+	places, err := client.ResolvePlaces(opts.home, opts.socket)
+	if err == nil {
+		err = place.CheckSocketPath(place.BrokerSocket(places.SocketDir))
+	}
+	if err != nil {
+		return fail(stderr, wire.ExitUsage, err.Error(), "")
+	}
+	config := worker.Config{Places: places, Subject: opts.subject, Profile: opts.profile, Version: programVersion()}
+	if opts.check {
+		return check(ctx, config, stdout, stderr)
+	}
+	return serve(ctx, config, opts.serverName, stdin, stdout, stderr)
+}
+
+// serve speaks MCP until the input ends or a signal comes; both are a good end.
+func serve(ctx context.Context, config worker.Config, name string, stdin io.Reader, stdout, stderr io.Writer) int {
+	debug.SetGCPercent(gcPercent)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer stop()
+	signal.Ignore(syscall.SIGPIPE) // a client that has gone is an error of write, not the end of us in the middle
+	err := mcpshim.Serve(ctx, mcpshim.Config{
+		Worker: config, ServerName: name, In: stdin, Out: stdout,
+		Trouble: func(reason wire.Reason, text string) {
+			fmt.Fprintf(stderr, "sb-mcp: %s: %s\n", reason, oneLine(text))
+		},
+	})
+	if err != nil && !errors.Is(err, syscall.EPIPE) {
+		return fail(stderr, wire.ExitFailed, "serving: "+err.Error(), "")
+	}
+	return wire.ExitDone
+}
+
+// fail prints one line and, where there is one, a command that helps.
+func fail(stderr io.Writer, code int, text, hint string) int {
+	fmt.Fprintf(stderr, "sb-mcp: %s\n", oneLine(text))
+	if hint != "" {
+		fmt.Fprintf(stderr, "hint: %s\n", hint)
+	}
+	return code
+}
+
+// oneLine keeps a line a line, whatever a path or a flag's value holds.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+}

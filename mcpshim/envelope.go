@@ -1,0 +1,179 @@
+package mcpshim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"subjectbroker/proto/wire"
+	"subjectbroker/worker"
+)
+
+// tool is one tool as a client sees it. Its parts run in the envelope alone.
+type tool struct {
+	name, title, description string
+	input, output            string // JSON schemas
+	// parse reads the arguments into an ask; revision is the MCP revision that
+	// the client speaks. The ask is there also when the arguments are not good.
+	parse func(arguments []member, revision string) (asked ask, ok bool)
+}
+
+// ask is one parsed call. It can only be handled with a scope, and only the
+// envelope makes those.
+type ask interface {
+	// handle does what is asked. An error is a refusal.
+	handle(ctx context.Context, scope scope) (answer, error)
+	// refused is the result that goes with a reason other than ALLOWED.
+	refused(reason wire.Reason) any
+}
+
+// answer is the result of an ask: value is encoded as JSON, unless there is a
+// payload already.
+type answer struct {
+	value   any
+	payload *payload
+	// denied marks a result as an error to the client.
+	denied bool
+}
+
+// scope is what a call was authorised for: a run of this shim's subject, on
+// which the daemon judges every request again.
+type scope struct {
+	shim *shim
+	run  *worker.Run
+}
+
+// list names what may be read now, sorted.
+func (s scope) list(ctx context.Context) ([]worker.Resource, error) { return s.run.List(ctx) }
+
+// acquire fetches one document, when there is room for it. release makes the
+// room again, once the client has it.
+func (s scope) acquire(ctx context.Context, name string) (content worker.Content, release func(), err error) {
+	select {
+	case s.shim.contents <- struct{}{}:
+	case <-ctx.Done():
+		return worker.Content{}, nil, ctx.Err()
+	}
+	release = func() { <-s.shim.contents }
+	content, err = s.run.Acquire(ctx, name)
+	if err != nil {
+		release()
+		return worker.Content{}, nil, err
+	}
+	return content, release, nil
+}
+
+// envelope is the one way to a tool's handler: parse, then authorise, then, and
+// only then, handle. What is refused in one step never reaches the next.
+func (s *shim) envelope(t tool) mcp.ToolHandler {
+	return func(ctx context.Context, request *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(s.hurry, cancel)()
+
+		arguments, ok := parseArguments(request.Params.Arguments)
+		asked, parsed := t.parse(arguments, request.ProtocolVersion())
+		if !ok || !parsed {
+			return s.result(answer{value: asked.refused(wire.InvalidArgument), denied: true})
+		}
+		scope, err := s.authorise(ctx)
+		if err != nil {
+			return s.result(answer{value: asked.refused(public(err)), denied: true})
+		}
+		got, err := asked.handle(ctx, scope)
+		if err != nil {
+			return s.result(answer{value: asked.refused(public(err)), denied: true})
+		}
+		return s.result(got)
+	}
+}
+
+// parseArguments reads the arguments of a call; none are an empty object.
+func parseArguments(raw json.RawMessage) ([]member, bool) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, true
+	}
+	members, err := parseObject(raw)
+	return members, err == nil
+}
+
+// authorise returns the scope of a call: there is one only while the daemon
+// holds a run open for this connection's subject.
+func (s *shim) authorise(ctx context.Context) (scope, error) {
+	run, err := s.keeper.Run(ctx)
+	if err != nil {
+		return scope{}, err
+	}
+	return scope{shim: s, run: run}, nil
+}
+
+// result makes the SDK's form of an answer. The object itself is written by the
+// transport.
+func (s *shim) result(a answer) (*mcp.CallToolResult, error) {
+	if a.payload == nil {
+		head, err := json.Marshal(a.value)
+		if err != nil {
+			return nil, err
+		}
+		a.payload = &payload{head: head, release: func() {}}
+	}
+	ticket := s.tickets.put(a.payload)
+	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: ticket}}, StructuredContent: ticket, IsError: a.denied}, nil
+}
+
+// methods are those that this server speaks. The SDK would answer others too,
+// with empty lists of what we do not have.
+var methods = []string{
+	"initialize", "ping", "server/discover", "tools/list", "tools/call", "resources/list", "resources/read", "resources/templates/list",
+	"resources/subscribe", "resources/unsubscribe", methodListen, methodInitialized, methodCancelled,
+}
+
+// guard stands before every method: it refuses what is not ours, answers lists
+// of resources from the daemon, and keeps a panic from ending the process.
+func (s *shim) guard(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, request mcp.Request) (result mcp.Result, err error) {
+		defer func() {
+			if recovered := recover(); recovered != nil {
+				s.once(wire.InternalError, panicText(recovered))
+				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+			}
+		}()
+		if !slices.Contains(methods, method) {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found"}
+		}
+		if method != "initialize" && method != "ping" {
+			s.greeted.Store(true)
+		}
+		if list, ok := request.(*mcp.ListResourcesRequest); ok {
+			return s.listResources(ctx, list)
+		}
+		return next(ctx, method, request)
+	}
+}
+
+// panicText is the type of what was thrown and where, never its value: that may
+// be what somebody must not see.
+func panicText(recovered any) string {
+	where := "an unknown place"
+	callers := make([]uintptr, 32)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers)])
+	for thrown := false; ; {
+		frame, more := frames.Next()
+		inRuntime := strings.HasPrefix(frame.Function, "runtime.")
+		if thrown && !inRuntime {
+			where = fmt.Sprintf("%s:%d", frame.Function, frame.Line)
+			break
+		}
+		thrown = thrown || frame.Function == "runtime.gopanic"
+		if !more {
+			break
+		}
+	}
+	return fmt.Sprintf("a handler panicked with %T in %s", recovered, where)
+}

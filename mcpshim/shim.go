@@ -1,0 +1,201 @@
+// Package mcpshim speaks MCP for exactly one subject, on top of worker.
+//
+// It protects an agent from its own client: whatever line comes in, the session
+// goes on, every call is answered, and an id comes back as it was sent. It
+// keeps a denial a plain result that tells nothing, and says nothing to the
+// agent that the agent could run.
+//
+// It does not protect content: what the daemon released is given to the agent,
+// and whoever can write to this process's input is the subject. It decides
+// nothing; the daemon does.
+package mcpshim
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"subjectbroker/proto/wire"
+	"subjectbroker/worker"
+)
+
+// DefaultServerName is the MCP serverInfo.name when none is given.
+const DefaultServerName = "subject-broker"
+
+// A stop waits drainPatience for the daemon's answers and then drainRest for the
+// client to read ours.
+const (
+	drainPatience = 3 * time.Second
+	drainRest     = time.Second
+)
+
+// maxContents is how many documents are on their way to the client at once.
+const maxContents = 16
+
+// Config says whom to speak for, and over what.
+type Config struct {
+	// Worker says which run to keep open. Worker.Subject is the subject that
+	// the texts name; Worker.Version is the version that the client sees.
+	Worker worker.Config
+	// ServerName is the MCP serverInfo.name. Empty means DefaultServerName.
+	ServerName string
+	// In and Out are the client's streams, one JSON-RPC message a line. Both
+	// are required and stay open.
+	In  io.Reader
+	Out io.Writer
+	// MaxLine is the longest line read, in bytes. Zero means DefaultMaxLine.
+	MaxLine int
+	// Trouble is told, once for each reason, why no run could be opened, and of
+	// what went wrong inside. Nil means nobody is. The text is for a person.
+	Trouble func(reason wire.Reason, text string)
+}
+
+// Serve answers the client until its input ends or ctx does; both ways it
+// answers what is in flight first, in at most five seconds after ctx ended. The
+// error, if any, is that of writing to the client.
+func Serve(ctx context.Context, config Config) error {
+	s, err := newShim(config)
+	if err != nil {
+		return err
+	}
+	return s.serve(ctx, newStdio(config.In, config.Out, config.MaxLine, s.tickets))
+}
+
+// shim is one session of one subject.
+type shim struct {
+	subject  string
+	version  string
+	server   *mcp.Server
+	keeper   *worker.Keeper
+	tickets  *tickets
+	contents chan struct{} // one token for each document on its way
+	trouble  func(wire.Reason, string)
+
+	// hurry ends when what is in flight must be answered now.
+	hurry context.Context
+	rush  context.CancelFunc
+
+	greeted atomic.Bool // the client can be told of changes
+	listed  atomic.Bool // the client has a list that may go stale
+
+	mu         sync.Mutex
+	told       map[wire.Reason]bool
+	subscribed map[string]int // by URI
+}
+
+func newShim(config Config) (*shim, error) {
+	if config.In == nil || config.Out == nil {
+		return nil, errors.New("mcpshim: Config.In and Config.Out are required")
+	}
+	name := config.ServerName
+	if name == "" {
+		name = DefaultServerName
+	}
+	s := &shim{
+		subject: config.Worker.Subject, version: config.Worker.Version, tickets: newTickets(),
+		contents: make(chan struct{}, maxContents), trouble: config.Trouble,
+		told: map[wire.Reason]bool{}, subscribed: map[string]int{},
+	}
+	if s.trouble == nil {
+		s.trouble = func(wire.Reason, string) {}
+	}
+	s.hurry, s.rush = context.WithCancel(context.Background())
+	var err error
+	if s.keeper, err = worker.NewKeeper(config.Worker, s.hear); err != nil {
+		return nil, err
+	}
+	s.server = mcp.NewServer(&mcp.Implementation{Name: name, Version: s.version}, &mcp.ServerOptions{
+		Instructions: instructions(s.subject),
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{ListChanged: true}},
+		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) {
+			c.CacheScope, c.TTLMs = "private", 0 // what one subject sees is nobody else's
+		},
+		SubscribeHandler:   s.subscribe,
+		UnsubscribeHandler: s.unsubscribe,
+	})
+	for _, t := range s.tools() {
+		s.server.AddTool(t.describe(s.subject), s.envelope(t))
+	}
+	s.touch()
+	s.server.AddReceivingMiddleware(s.guard)
+	return s, nil
+}
+
+// serve runs the session and, beside it, the keeper of the run.
+func (s *shim) serve(ctx context.Context, transport *stdio) error {
+	session, err := s.server.Connect(context.WithoutCancel(ctx), transport, nil)
+	if err != nil {
+		return err
+	}
+	keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		s.keeper.Keep(keeping)
+	}()
+	ended := make(chan error, 1)
+	go func() { ended <- session.Wait() }()
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		transport.stop()
+		err = s.drain(transport, ended)
+	}
+	stopKeeping()
+	<-kept
+	if writeErr := transport.writeError(); writeErr != nil {
+		return writeErr
+	}
+	return err
+}
+
+// drain waits for the answers that are on their way, a while for the daemon's
+// and a moment more for ours.
+func (s *shim) drain(transport *stdio, ended <-chan error) error {
+	for _, step := range []struct {
+		patience time.Duration
+		then     func()
+	}{
+		{drainPatience, s.rush},
+		{drainRest, transport.close},
+	} {
+		timer := time.NewTimer(step.patience)
+		select {
+		case err := <-ended:
+			timer.Stop()
+			return err
+		case <-timer.C:
+			step.then()
+		}
+	}
+	return nil // the client does not read; nothing more can be done for it
+}
+
+// hear is told what happens to the run, one event after the other.
+func (s *shim) hear(event worker.Event) {
+	switch {
+	case event.Err != nil:
+		s.once(event.Err.Reason, event.Err.Message)
+	case !s.greeted.Load():
+	case event.Kind == worker.ListChanged, event.Kind == worker.Watching && (event.Again || s.listed.Load()):
+		s.touch()
+	case event.Kind == worker.ResourceUpdated:
+		_ = s.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: resourceURI(event.Resource)})
+	}
+}
+
+// once tells a person of a reason the first time that it comes up.
+func (s *shim) once(reason wire.Reason, text string) {
+	s.mu.Lock()
+	told := s.told[reason]
+	s.told[reason] = true
+	s.mu.Unlock()
+	if !told {
+		s.trouble(reason, text)
+	}
+}

@@ -1,0 +1,419 @@
+package mcpshim
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// DefaultMaxLine is the longest line that is read from a client, in bytes.
+const DefaultMaxLine = 4<<20 + 64<<10
+
+// Limits on what one client can have us hold.
+const (
+	maxInFlight = 64 // calls; further lines wait to be read
+	maxListens  = 16 // open streams of changes
+)
+
+// methodListen opens a stream of changes and is answered when that ends, so
+// that nothing may wait for its answer.
+const methodListen = "subscriptions/listen"
+
+// methodCancelled names a call in its parameters.
+const methodCancelled = "notifications/cancelled"
+
+// methodInitialized is the other notification that means something to us.
+const methodInitialized = "notifications/initialized"
+
+// stdio is one MCP session over a pair of streams, one JSON-RPC message a line.
+// The SDK's own transport ends the session on the first bad line, alters ids,
+// answers nothing that is in flight when its input ends. This one answers every
+// line, keeps each id byte for byte, and tells the SDK of the end only when
+// everything has been answered.
+//
+// The SDK sees ids of our making; the client's own are put back on the way out.
+type stdio struct {
+	lines   *lineReader
+	tickets *tickets
+
+	incoming chan *jsonrpc.Request
+	drained  chan struct{} // closed when nothing more will come
+	closed   chan struct{} // closed by Close
+	close    func()
+	stop     func() // starts draining
+	draining chan struct{}
+
+	writing sync.Mutex
+	out     *bufio.Writer
+	failed  error // the first error of writing
+
+	mu      sync.Mutex
+	changed *sync.Cond // on calls, listens and ending
+	nextID  uint64
+	calls   map[string]*call // by our id
+	byID    map[string]*call // by the client's id, as it was written
+	active  int              // calls whose answer is not yet written, listens aside
+	listens int
+	ending  bool // nothing more is taken in
+}
+
+// call is one request that is not answered yet.
+type call struct {
+	ours   string
+	theirs []byte
+	listen bool
+}
+
+func newStdio(in io.Reader, out io.Writer, maxLine int, t *tickets) *stdio {
+	if maxLine <= 0 {
+		maxLine = DefaultMaxLine
+	}
+	s := &stdio{
+		lines: newLineReader(in, maxLine), tickets: t, out: bufio.NewWriterSize(out, 32<<10),
+		incoming: make(chan *jsonrpc.Request), drained: make(chan struct{}), closed: make(chan struct{}), draining: make(chan struct{}),
+		calls: map[string]*call{}, byID: map[string]*call{},
+	}
+	s.changed = sync.NewCond(&s.mu)
+	s.close = sync.OnceFunc(func() {
+		s.mu.Lock()
+		s.ending = true
+		s.changed.Broadcast()
+		s.mu.Unlock()
+		close(s.closed)
+	})
+	s.stop = sync.OnceFunc(func() {
+		close(s.draining)
+		go s.drain()
+	})
+	return s
+}
+
+// Connect implements mcp.Transport.
+func (s *stdio) Connect(context.Context) (mcp.Connection, error) {
+	go s.readAll()
+	return s, nil
+}
+
+// SessionID implements mcp.Connection: a pair of streams has one session.
+func (s *stdio) SessionID() string { return "" }
+
+// Close implements mcp.Connection. It does not close the streams, which are the
+// caller's; a read that hangs in one of them ends with the process.
+func (s *stdio) Close() error {
+	s.close()
+	return nil
+}
+
+// Read implements mcp.Connection.
+func (s *stdio) Read(ctx context.Context) (jsonrpc.Message, error) {
+	select {
+	case request := <-s.incoming:
+		return request, nil
+	case <-s.drained:
+	case <-s.closed:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return nil, io.EOF
+}
+
+// readAll takes in every line until the input ends.
+func (s *stdio) readAll() {
+	defer s.stop()
+	for {
+		line, err := s.lines.next()
+		switch {
+		case errors.Is(err, errLineTooLong):
+			err = s.reject(invalid(nil, err.Error()))
+		case err == nil:
+			err = s.take(line)
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// take handles one line. An error means that the session is over.
+func (s *stdio) take(line []byte) error {
+	if len(bytes.TrimSpace(line)) == 0 {
+		return nil
+	}
+	m, bad := parseMessage(line)
+	switch {
+	case bad != nil:
+		return s.reject(bad)
+	case m.answer:
+		return nil
+	case m.id == nil:
+		return s.notify(m)
+	}
+	c, bad := s.admit(m)
+	switch {
+	case bad != nil:
+		return s.reject(bad)
+	case c == nil:
+		return io.EOF
+	}
+	return s.deliver(c.ours, m.method, m.params)
+}
+
+// admit waits until there is room for one more call, and registers it. It
+// returns nothing at all when the session is ending.
+func (s *stdio) admit(m *message) (*call, *rejection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	listen := m.method == methodListen
+	for !s.ending && !listen && s.active >= maxInFlight {
+		s.changed.Wait()
+	}
+	switch {
+	case s.ending:
+		return nil, nil
+	case s.byID[string(m.id)] != nil:
+		return nil, invalid(m.id, "the id is in use")
+	case listen && s.listens >= maxListens:
+		return nil, invalid(m.id, "too many subscriptions")
+	}
+	s.nextID++
+	c := &call{ours: strconv.FormatUint(s.nextID, 10), theirs: m.id, listen: listen}
+	s.calls[c.ours], s.byID[string(m.id)] = c, c
+	if listen {
+		s.listens++
+	} else {
+		s.active++
+	}
+	return c, nil
+}
+
+// notify passes on the two notifications that the SDK understands. One that
+// names a call names it by the client's id.
+func (s *stdio) notify(m *message) error {
+	switch m.method {
+	case methodInitialized:
+		return s.deliver("", m.method, nil)
+	case methodCancelled:
+		members, err := parseObject(m.params)
+		if err != nil {
+			return nil // notifications are not answered
+		}
+		for _, one := range members {
+			if one.key != "requestId" {
+				continue
+			}
+			s.mu.Lock()
+			c := s.byID[string(one.raw)]
+			s.mu.Unlock()
+			if c != nil {
+				return s.cancel(c)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *stdio) cancel(c *call) error {
+	return s.deliver("", methodCancelled, []byte(`{"requestId":"`+c.ours+`"}`))
+}
+
+// deliver hands one request to the SDK.
+func (s *stdio) deliver(id, method string, params []byte) error {
+	request := &jsonrpc.Request{Method: method, Params: params}
+	if id != "" {
+		var err error
+		if request.ID, err = jsonrpc.MakeID(id); err != nil {
+			return err
+		}
+	}
+	select {
+	case s.incoming <- request:
+		return nil
+	case <-s.closed:
+		return io.EOF
+	}
+}
+
+// drain ends the session once everything is answered: first the calls, then
+// the streams of changes, which only end when they are told to.
+func (s *stdio) drain() {
+	defer close(s.drained)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = true
+	s.changed.Broadcast()
+	for s.active > 0 && !s.isClosed() {
+		s.changed.Wait()
+	}
+	var listening []*call
+	for _, c := range s.calls {
+		listening = append(listening, c)
+	}
+	s.mu.Unlock()
+	for _, c := range listening {
+		_ = s.cancel(c)
+	}
+	s.mu.Lock()
+	for s.listens > 0 && !s.isClosed() {
+		s.changed.Wait()
+	}
+}
+
+func (s *stdio) isClosed() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Write implements mcp.Connection.
+func (s *stdio) Write(ctx context.Context, m jsonrpc.Message) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	switch m := m.(type) {
+	case *jsonrpc.Response:
+		return s.respond(m)
+	case *jsonrpc.Request:
+		return s.tell(m)
+	}
+	return fmt.Errorf("unknown message %T", m)
+}
+
+// respond writes the answer to a call. The id is free for the client's next
+// call before the answer can be read, and the call counts as in flight until it
+// has been written.
+func (s *stdio) respond(r *jsonrpc.Response) error {
+	ours, _ := r.ID.Raw().(string)
+	s.mu.Lock()
+	c := s.calls[ours]
+	if c != nil {
+		delete(s.calls, ours)
+		delete(s.byID, string(c.theirs))
+	}
+	s.mu.Unlock()
+	if c == nil {
+		return nil // an answer to nobody
+	}
+	defer s.answered(c)
+	return s.writeLine(func(out *bufio.Writer) error {
+		out.WriteString(`{"jsonrpc":"2.0","id":`) // the first error of a bufio.Writer is kept
+		out.Write(c.theirs)
+		if r.Error != nil {
+			out.WriteString(`,"error":`)
+			encoded, err := json.Marshal(publicError(r.Error))
+			if err != nil {
+				return err
+			}
+			out.Write(encoded)
+		} else {
+			out.WriteString(`,"result":`)
+			result := r.Result
+			if c.listen {
+				result = s.restoreID(result, c)
+			}
+			if err := s.tickets.redeem(out, result); err != nil {
+				return err
+			}
+		}
+		_, err := out.WriteString("}\n")
+		return err
+	})
+}
+
+func (s *stdio) answered(c *call) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.listen {
+		s.listens--
+	} else {
+		s.active--
+	}
+	s.changed.Broadcast()
+}
+
+// tell writes a notification.
+func (s *stdio) tell(r *jsonrpc.Request) error {
+	method, err := json.Marshal(r.Method)
+	if err != nil {
+		return err
+	}
+	params := []byte(r.Params)
+	if bytes.Contains(params, []byte(mcp.MetaKeySubscriptionID)) {
+		s.mu.Lock()
+		for _, c := range s.calls {
+			if c.listen {
+				params = s.restoreID(params, c)
+			}
+		}
+		s.mu.Unlock()
+	}
+	return s.writeLine(func(out *bufio.Writer) error {
+		out.WriteString(`{"jsonrpc":"2.0","method":`)
+		out.Write(method)
+		if len(params) > 0 {
+			out.WriteString(`,"params":`)
+			out.Write(params)
+		}
+		_, err := out.WriteString("}\n")
+		return err
+	})
+}
+
+// restoreID puts the client's id of a listen call where the SDK wrote ours. The
+// quotes make it unambiguous: inside a string they would be escaped.
+func (s *stdio) restoreID(encoded []byte, c *call) []byte {
+	const key = `"` + mcp.MetaKeySubscriptionID + `":`
+	return bytes.ReplaceAll(encoded, []byte(key+`"`+c.ours+`"`), append([]byte(key), c.theirs...))
+}
+
+// reject answers a line that was not handled.
+func (s *stdio) reject(bad *rejection) error {
+	id := bad.id
+	if id == nil {
+		id = []byte("null")
+	}
+	encoded, err := json.Marshal(&jsonrpc.Error{Code: int64(bad.code), Message: bad.text})
+	if err != nil {
+		return err
+	}
+	return s.writeLine(func(out *bufio.Writer) error {
+		out.WriteString(`{"jsonrpc":"2.0","id":`)
+		out.Write(id)
+		out.WriteString(`,"error":`)
+		out.Write(encoded)
+		_, err := out.WriteString("}\n")
+		return err
+	})
+}
+
+// writeLine lets write fill one line and sends it.
+func (s *stdio) writeLine(write func(*bufio.Writer) error) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	err := write(s.out)
+	if err == nil {
+		err = s.out.Flush()
+	}
+	if err != nil && s.failed == nil {
+		s.failed = err
+	}
+	return err
+}
+
+// writeError is the first error of writing to the client.
+func (s *stdio) writeError() error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	return s.failed
+}
