@@ -155,7 +155,7 @@ func anyDocument(t *rapid.T) *Document {
 	for range rapid.IntRange(0, 5).Draw(t, "grants") {
 		g := grants.Grant{
 			Subject: name.Draw(t, "subject"),
-			Pattern: pattern(rapid.SampledFrom([]string{"read:*", "read:a.*", "read:b", "use:b", "call:a/b", "memory.read:*"}).Draw(t, "pattern")),
+			Pattern: pattern(rapid.SampledFrom([]string{"read:*", "read:a.*", "read:z", "use:z", "call:a/b", "memory.read:*"}).Draw(t, "pattern")),
 			Effect:  rapid.SampledFrom([]grants.Effect{grants.Allow, grants.Deny}).Draw(t, "effect"),
 			Note:    anyNote(t), Owner: d.Owner,
 		}

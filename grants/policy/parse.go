@@ -3,7 +3,6 @@ package policy
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -114,12 +113,17 @@ func (p *parser) syntax(err error) {
 	p.report(0, "not valid YAML: %v", err)
 }
 
+// report notes a problem. Beyond maxProblems one more would help nobody.
 func (p *parser) report(line int, format string, args ...any) {
-	p.problems = append(p.problems, Problem{line, fmt.Sprintf(format, args...)})
+	if len(p.problems) < maxProblems {
+		p.problems = append(p.problems, problem(line, format, args...))
+	}
 }
 
 func (p *parser) warn(line int, format string, args ...any) {
-	p.warnings = append(p.warnings, Problem{line, fmt.Sprintf(format, args...)})
+	if len(p.warnings) < maxProblems {
+		p.warnings = append(p.warnings, problem(line, format, args...))
+	}
 }
 
 // invalidLine returns the line of the first byte that is not UTF-8.

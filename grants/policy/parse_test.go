@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -265,6 +266,27 @@ func TestEachProblemIsReported(t *testing.T) {
 	for i, p := range refusal.Problems {
 		if p.Line != i+1 {
 			t.Errorf("problem %d is on line %d", i, p.Line)
+		}
+	}
+}
+
+func TestARefusalIsOneShortLine(t *testing.T) {
+	for name, text := range map[string]string{
+		"an endless key":          "version: 1\n" + strings.Repeat("k", 1<<20) + ": 1\n",
+		"an endless anchor":       "version: *" + strings.Repeat("a", 1<<20) + "\n",
+		"a key of many lines":     "version: 1\n\"a\\nb\\e[31m\u2028\": 1\n",
+		"more problems than read": "version: 1\nsubjects:\n" + strings.Repeat("  a: 1\n", 10000),
+	} {
+		_, err := Parse([]byte(text), Env{})
+		if err == nil {
+			t.Errorf("%s is accepted", name)
+			continue
+		}
+		if got := err.Error(); len(got) > 400 || strings.ContainsFunc(got, isControl) || !utf8.ValidString(got) {
+			t.Errorf("%s is refused with %d bytes: %.100q", name, len(got), got)
+		}
+		if refusal, _ := errors.AsType[*Error](err); len(refusal.Problems) > maxProblems {
+			t.Errorf("%s has %d problems", name, len(refusal.Problems))
 		}
 	}
 }
