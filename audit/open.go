@@ -115,6 +115,7 @@ func (l *Log) begin() (*Recovery, error) {
 		return nil, err
 	}
 	l.w.sizeReserve(l.folder)
+	_ = l.w.makeRoom(l.w.size, true) // tried again with the first batch
 	l.next, l.segment = l.w.head.Seq+1, l.w.number
 	return &Recovery{Genesis: true, Segments: 1, Entries: l.w.head.Seq}, nil
 }
