@@ -20,6 +20,8 @@ const (
 	lockRetry = 25 * time.Millisecond
 	// minMapping is address space, not memory. bbolt must stop all readers whenever the file outgrows its mapping.
 	minMapping = 64 << 20
+	// growStep is how much more than needed the file grows. bbolt's own step of 16 MiB would make every vault look that big.
+	growStep = 64 << 10
 )
 
 // boltStore is a rowStore in one bbolt file.
@@ -129,6 +131,7 @@ func attachBolt(f *os.File, info os.FileInfo, path string, readOnly bool, mappin
 	if err != nil {
 		return nil, err
 	}
+	s.db.AllocSize = growStep
 	return s, nil
 }
 
@@ -200,8 +203,9 @@ func (s *boltStore) unchanged() error {
 
 func (s *boltStore) close() error {
 	if s.broken.Load() {
-		// bbolt's own Close could wait for a lock that a panic left behind. The mapping is lost until the process ends.
-		return s.file.Close()
+		// bbolt's own Close could wait for a lock that a panic left behind. The mapping is lost until the process ends, and
+		// it would keep the file locked.
+		return errors.Join(unix.Flock(int(s.file.Fd()), unix.LOCK_UN), s.file.Close())
 	}
 	return s.guard(s.db.Close)
 }

@@ -15,7 +15,7 @@
 //
 //	meta       format    "1"
 //	           vaultID   32 lower-case hex digits, compared with the copy inside the keyring
-//	slots      N.KIND    wraps the root key under a key kept elsewhere; N = 1, 2, … and KIND = keychain, file
+//	slots      N.KIND    wraps the root key under a key kept elsewhere; N = 1, 2, … and KIND = keychain or file
 //	keyring    keyring   every other key, sealed by the root key (term 0)
 //	state      state     generation, acc, row count, log positions, use counters, high-water mark, boot ID
 //	resources  NAME      one record per resource

@@ -56,7 +56,7 @@ type Config struct {
 // KeySource keeps one 32-byte slot key outside the vault, which wraps the root key. Calls may block until their context
 // ends, and end soon after it; they need not be safe for concurrent use.
 type KeySource interface {
-	// Kind is a word of lower-case letters that the vault records: "keychain", "file".
+	// Kind is the word that the vault records: "keychain" or "file".
 	Kind() string
 	// Load returns the key stored for a vault; the caller wipes it. ErrKeyUnavailable if the source has none,
 	// ErrKeyNotAnswering if it cannot say, ErrKeyFileUnsafe.

@@ -75,6 +75,19 @@ func (k *Keys) Fail(err error) {
 	k.err = err
 }
 
+// Only returns the one key that is stored, and fails the program if there are more or none.
+func (k *Keys) Only() []byte {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.keys) != 1 {
+		panic(fmt.Sprintf("vaulttest: %d keys", len(k.keys)))
+	}
+	for _, key := range k.keys {
+		return bytes.Clone(key)
+	}
+	return nil
+}
+
 // Kind implements vault.KeySource: it passes for a file.
 func (k *Keys) Kind() string { return "file" }
 
