@@ -10,10 +10,10 @@ import (
 )
 
 var (
-	// ErrNoSubject: a grant names a subject that the set does not hold.
+	// ErrNoSubject is for a grant that names a subject that the set does not hold.
 	ErrNoSubject = errors.New("no such subject")
-	// ErrDuplicate: the subject already has a grant of this pattern and effect,
-	// under another id.
+	// ErrDuplicate is for a grant of a subject that already has one of this
+	// pattern and effect, under another id.
 	ErrDuplicate = errors.New("the subject has such a grant already")
 )
 

@@ -32,10 +32,10 @@ func (p *parser) plain(n *yaml.Node) bool {
 }
 
 func isImplicitTag(n *yaml.Node) bool {
-	switch n.Kind {
-	case yaml.MappingNode:
+	if n.Kind == yaml.MappingNode {
 		return n.Tag == "!!map"
-	case yaml.SequenceNode:
+	}
+	if n.Kind == yaml.SequenceNode {
 		return n.Tag == "!!seq"
 	}
 	switch n.Tag {
