@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 // TestScripts runs sbctl against a fake operator on a real socket.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata",
+		Dir: "testdata/fake",
 		Setup: func(env *testscript.Env) error {
 			// A socket's path is short; $WORK is not always.
 			home, err := os.MkdirTemp("", "sb")
@@ -51,13 +52,17 @@ func TestScripts(t *testing.T) {
 			env.Setenv("TZ", "UTC")
 			return nil
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
-			"fake":  fakeCommand,
-			"json":  jsonCommand,
-			"mode":  modeCommand,
-			"exits": exitsCommand,
-		},
+		Cmds: commands(map[string]scriptCommand{"fake": fakeCommand}),
 	})
+}
+
+type scriptCommand = func(ts *testscript.TestScript, neg bool, args []string)
+
+// commands are those that every script has, and more.
+func commands(more map[string]scriptCommand) map[string]scriptCommand {
+	all := map[string]scriptCommand{"json": jsonCommand, "mode": modeCommand, "exits": exitsCommand}
+	maps.Copy(all, more)
+	return all
 }
 
 // fakeCommand puts the fake into a state:

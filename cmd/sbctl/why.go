@@ -106,8 +106,8 @@ func (a *app) whyFields(d *operatorv1.DenialGroup, view whyView) []ui.Field {
 // judgeNow is the decision that the same request would get now, and empty when
 // the daemon cannot judge it.
 func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.DenialGroup) string {
-	if _, ok := known.subjects[d.GetSubject()]; !ok || d.GetCapability() == "" {
-		return ""
+	if _, ok := known.subjects[d.GetSubject()]; !ok || d.GetCapability() == "" || d.GetReasonCode() != string(wire.AccessDenied) {
+		return "" // what was refused for the state of things is not judged by the evaluator
 	}
 	got, err := call(ctx, a, "", &operatorv1.ExplainRequest{Subject: d.GetSubject(), Capability: d.GetCapability()}, operatorv1.OperatorServiceClient.Explain)
 	if err != nil {
@@ -183,40 +183,66 @@ func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, co
 		}
 		return "", commands
 	case causeTierTooLow:
-		return "", [][]string{{"explain", subject, capability}}
-	case causeNoGrant, causeGrantExpired, causeGrantExhausted:
+		return "", k.lowerTier(subject, capability)
+	case causeNoGrant, causeGrantExpired, causeGrantExhausted, causeNoDisclosure:
 		return "", k.grant(subject, capability)
 	}
-	return "", k.mendState(wire.Reason(d.GetReasonCode()), subject, capability)
+	return "", k.mendState(d)
 }
 
+// lowerTier finds what demands more than the run had.
+func (k *knowledge) lowerTier(subject, capability string) (commands [][]string) {
+	if tier := k.subjects[subject].GetMinTier(); tier != "" && tier != lowestTier {
+		commands = append(commands, []string{"subject", "set", subject, "--min-tier", lowestTier})
+	}
+	for _, g := range k.grants {
+		if g.GetSubject() == subject && g.GetEffect() == decisionAllow && g.GetTier() != "" && matches(g.GetCapability(), capability) {
+			commands = append(commands, []string{"grant", subject, g.GetCapability()})
+		}
+	}
+	return commands
+}
+
+// lowestTier is the tier that every run has.
+const lowestTier = "cooperative"
+
 // mendState is for what was refused for the state of things, not by policy.
-func (k *knowledge) mendState(reason wire.Reason, subject, capability string) [][]string {
-	switch reason {
+func (k *knowledge) mendState(d *operatorv1.DenialGroup) [][]string {
+	resource := resourceOf(d.GetCapability())
+	switch wire.Reason(d.GetReasonCode()) {
 	case wire.ResourceChanged:
-		return [][]string{{"resource", "status", resourceOf(capability)}, {"resource", "repin", resourceOf(capability)}}
+		commands := [][]string{{"resource", "status", resource}}
+		if cause(d.GetCause()) == causeFileChanged {
+			commands = append(commands, []string{"resource", "repin", resource})
+		}
+		return commands
+	case wire.ResourceTooLarge, wire.ResourceEncodingInvalid:
+		return [][]string{{"resource", "show", resource}}
 	case wire.VaultLocked:
 		return [][]string{{"unlock"}}
 	case wire.AuditFailed, wire.IntegrityFailed, wire.PolicyUnavailable, wire.InternalError:
 		return [][]string{{"status"}}
 	case wire.RunEnded, wire.RateLimited:
 		return [][]string{{"runs", "list"}}
+	case wire.AccessDenied, wire.ApprovalDenied:
+		if d.GetSubject() != "" && d.GetCapability() != "" {
+			return [][]string{{"explain", d.GetSubject(), d.GetCapability()}}
+		}
 	}
-	if subject == "" || capability == "" {
-		return nil
-	}
-	return [][]string{{"explain", subject, capability}}
+	return nil
 }
 
 // grant is the command that grants capability; none when it is held already.
 func (k *knowledge) grant(subject, capability string) [][]string {
+	secret := strings.HasPrefix(capability, "read:") && k.resources[resourceOf(capability)].GetKind() == content.Secret
 	for _, g := range k.grants {
-		if g.GetSubject() == subject && g.GetEffect() == decisionAllow && g.GetState() == "active" && g.GetCapability() == capability {
+		held := g.GetSubject() == subject && g.GetEffect() == decisionAllow && g.GetState() == "active" && g.GetCapability() == capability
+		if held && (g.GetDisclose() || !secret) {
 			return nil
 		}
 	}
 	words := []string{"grant", subject, capability}
-	if strings.HasPrefix(capability, "read:") && k.resources[resourceOf(capability)].GetKind() == content.Secret {
+	if secret {
 		words = append(words, "--disclose")
 	}
 	return [][]string{words}
@@ -241,6 +267,8 @@ const (
 	causeSubjectDisabled cause = "SUBJECT_DISABLED"
 	causeNoContent       cause = "NO_CONTENT"
 	causeTierTooLow      cause = "TIER_TOO_LOW"
+	causeNoDisclosure    cause = "DISCLOSURE_NOT_GRANTED"
+	causeFileChanged     cause = "FILE_CHANGED"
 )
 
 // withMeaning is a cause and what it means.
@@ -255,6 +283,8 @@ func withMeaning(code string) string {
 		causeSubjectDisabled: "the subject is disabled",
 		causeNoContent:       "the resource was declared and has no content yet",
 		causeTierTooLow:      "the run's tier is below what is asked for",
+		causeNoDisclosure:    "it is a secret, and its grant does not disclose",
+		causeFileChanged:     "the file is not as it was pinned",
 	}[cause(code)]
 	if meaning == "" {
 		return code

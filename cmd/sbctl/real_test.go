@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"subjectbroker/daemon/daemontest"
+	"subjectbroker/proto/wire"
+)
+
+// TestWithDaemon runs sbctl against a real daemon, a new one for each script.
+func TestWithDaemon(t *testing.T) {
+	scripts, err := filepath.Glob("testdata/real/*.txtar")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, script := range scripts {
+		t.Run(strings.TrimSuffix(filepath.Base(script), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			daemon := daemontest.Start(t)
+			reader := readCommand(daemon)
+			testscript.Run(t, testscript.Params{
+				Files: []string{script},
+				Setup: func(env *testscript.Env) error {
+					env.Setenv("SB_HOME", daemon.Home)
+					env.Setenv("HOME", env.WorkDir)
+					env.Setenv("TZ", "UTC")
+					return os.Chmod(env.WorkDir, 0o700)
+				},
+				Cmds: commands(map[string]scriptCommand{"reads": reader, "big": bigCommand}),
+			})
+		})
+	}
+}
+
+// readCommand asks for a resource as a subject:
+//
+//	reads SUBJECT NAME [CONTENT]     allowed, and has the content
+//	! reads SUBJECT NAME [REASON]    denied, for the reason
+//
+// A subject keeps its run from one use to the next.
+func readCommand(daemon *daemontest.Daemon) scriptCommand {
+	runs := map[string]*daemontest.Run{}
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		if len(args) < 2 {
+			ts.Fatalf("usage: [!] reads SUBJECT NAME [CONTENT|REASON]")
+		}
+		run := runs[args[0]]
+		if run == nil {
+			run = daemon.Open(args[0])
+			runs[args[0]] = run
+		}
+		content, reason := run.Read(args[1])
+		if reason == wire.RunEnded {
+			delete(runs, args[0])
+		}
+		got := content
+		if neg {
+			got = string(reason)
+		}
+		switch {
+		case (reason != wire.Allowed) != neg:
+			ts.Fatalf("%s reads %s: %s", args[0], args[1], reason)
+		case len(args) > 2 && got != args[2]:
+			ts.Fatalf("%s reads %s: %q, want %q", args[0], args[1], got, args[2])
+		}
+	}
+}
+
+// bigCommand writes a file named big: big SIZE.
+func bigCommand(ts *testscript.TestScript, _ bool, args []string) {
+	size, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs("big"), bytes.Repeat([]byte("x"), size), 0o600))
+}
