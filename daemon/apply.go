@@ -200,7 +200,7 @@ func (b *builder) take(c change) {
 func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Document, records map[string]vault.Record) error {
 	switch {
 	case c.What == policy.AResource && c.Verb == policy.Remove:
-		b.take(b.o.removal(ctx, b.st, c.Name))
+		b.take(b.o.removal(ctx, c.Name, nil)) // its grants are changes of their own
 	case c.What == policy.AResource:
 		record, err := b.o.d.declared(c, want.Resources[c.Name], records)
 		if err != nil {
@@ -208,7 +208,7 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 		}
 		b.take(b.o.declaration(ctx, c, record))
 	case c.What == policy.ASubject && c.Verb == policy.Remove:
-		b.take(b.o.subjectRemoval(ctx, b.st, c.Name))
+		b.take(b.o.subjectRemoval(ctx, c.Name, nil))
 	case c.What == policy.ASubject:
 		before, exists := b.st.set.Subject(c.Name)
 		after := before
@@ -229,7 +229,9 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 		if c.Verb == policy.Add {
 			g.ID, g.Created = b.st.newGrantID(), b.at.now.UTC().Truncate(time.Millisecond)
 		}
-		b.at.bound(&g)
+		if g.BootID == "" { // an end that did not change keeps its boot clock, or it would move
+			b.at.bound(&g)
+		}
 		b.take(b.o.granting(ctx, []grants.Grant{g}, c.Verb == policy.Add))
 	}
 	return nil

@@ -224,8 +224,7 @@ func (o operator) revocation(ctx context.Context, gone []grants.Grant) change {
 				if err != nil {
 					return err
 				}
-				// One change may revoke a grant twice: by name, and with its subject.
-				if err := tx.Delete(bucketGrants, g.ID); err != nil && !errors.Is(err, vault.ErrNotFound) {
+				if err := tx.Delete(bucketGrants, g.ID); err != nil {
 					return err
 				}
 				if err := tx.Put(bucketRevoked, g.ID, row); err != nil {
@@ -253,6 +252,14 @@ func (o operator) revocation(ctx context.Context, gone []grants.Grant) change {
 		}
 	}
 	return c
+}
+
+func grantIDs(all []grants.Grant) []string {
+	var ids []string
+	for _, g := range all {
+		ids = append(ids, g.ID)
+	}
+	return ids
 }
 
 // RevokeGrants revokes in one of three ways.

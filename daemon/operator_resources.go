@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"subjectbroker/audit"
@@ -236,6 +238,8 @@ func (d *Daemon) newPin(path, mode string) (regfile.Pin, error) {
 		return regfile.Pin{}, refuse("pin must be content or path")
 	case !filepath.IsAbs(path) || filepath.Clean(path) != path || !utf8.ValidString(path):
 		return regfile.Pin{}, refuse("the path of a file must be absolute and clean")
+	case strings.ContainsFunc(path, unicode.IsControl) || strings.Contains(path, "${"):
+		return regfile.Pin{}, refuse("the path of a file cannot hold control characters or ${")
 	case inside(d.home, path):
 		return regfile.Pin{}, refuse("%s is inside the broker's home", path)
 	}
@@ -394,11 +398,9 @@ func (o operator) RemoveResource(ctx context.Context, req *operatorv1.RemoveReso
 		if _, err := st.known(name); err != nil {
 			return change{}, err
 		}
-		revoked = nil
-		for _, g := range st.set.Exact(name) {
-			revoked = append(revoked, g.ID)
-		}
-		c := o.removal(ctx, st, name)
+		gone := st.set.Exact(name)
+		revoked = grantIDs(gone)
+		c := o.removal(ctx, name, gone)
 		c.after = func() { d.hub.listChanged() }
 		return c, nil
 	})
@@ -408,11 +410,11 @@ func (o operator) RemoveResource(ctx context.Context, req *operatorv1.RemoveReso
 	return &operatorv1.RemoveResourceResponse{RevokedGrantIds: revoked}, nil
 }
 
-// removal removes a resource and its exact grants.
-func (o operator) removal(ctx context.Context, st *state, name string) change {
+// removal removes a resource and the grants that go with it.
+func (o operator) removal(ctx context.Context, name string, gone []grants.Grant) change {
 	e := o.entry(ctx, kindResourceRemove)
 	e.ResourceID = name
-	revoke := o.revocation(ctx, st.set.Exact(name))
+	revoke := o.revocation(ctx, gone)
 	return change{
 		effects: append([]*audit.Entry{e}, revoke.effects...),
 		write: func(tx *vault.Tx) error {

@@ -204,11 +204,9 @@ func (o operator) RemoveSubject(ctx context.Context, req *operatorv1.RemoveSubje
 		if _, err := st.knownSubject(name); err != nil {
 			return change{}, err
 		}
-		response.RevokedGrantIds = nil
-		for _, g := range st.set.GrantsOf(name) {
-			response.RevokedGrantIds = append(response.RevokedGrantIds, g.ID)
-		}
-		c := o.subjectRemoval(ctx, st, name)
+		gone := st.set.GrantsOf(name)
+		response.RevokedGrantIds = grantIDs(gone)
+		c := o.subjectRemoval(ctx, name, gone)
 		c.after = func() { d.hub.listChanged(name) }
 		return c, nil
 	})
@@ -219,11 +217,12 @@ func (o operator) RemoveSubject(ctx context.Context, req *operatorv1.RemoveSubje
 	return response, err
 }
 
-// subjectRemoval removes a subject and its grants.
-func (o operator) subjectRemoval(ctx context.Context, st *state, name string) change {
+// subjectRemoval removes a subject and its grants, which must be named: as many
+// as it has.
+func (o operator) subjectRemoval(ctx context.Context, name string, gone []grants.Grant) change {
 	e := o.entry(ctx, kindSubjectRemove)
 	e.SubjectID = name
-	revoke := o.revocation(ctx, st.set.GrantsOf(name))
+	revoke := o.revocation(ctx, gone)
 	return change{
 		effects: append([]*audit.Entry{e}, revoke.effects...),
 		write: func(tx *vault.Tx) error {

@@ -148,9 +148,7 @@ func factsOf(record vault.Record) facts {
 
 // end moves a grant to the ended ones. The caller holds mu for writing.
 func (s *state) end(g grants.Grant, at time.Time) {
-	if _, held := s.set.RemoveGrant(g.ID); !held {
-		return
-	}
+	s.set.RemoveGrant(g.ID)
 	s.ended = append(s.ended, endedGrant{g, at})
 	if extra := len(s.ended) - keptEnded; extra > 0 {
 		s.ended = slices.Delete(s.ended, 0, extra)
