@@ -30,8 +30,8 @@ import (
 // Limits that keep overload bounded. The operator's socket has its own server
 // and its own connections, so that the operator always gets in.
 const (
-	maxConnections        = 512
-	maxConnectionsPerPeer = 32
+	maxConnections        = 1024
+	maxConnectionsPerPeer = 128
 	maxStreamsPerConn     = 256
 	handshakeLimit        = 5 * time.Second
 	maxHeaderList         = 8 << 10
