@@ -322,7 +322,8 @@ func read(p *process, id int, name string) error {
 // readCall is a line that calls read_resource. With padding it is a line of the
 // size of the answer, for the pipe that is measured beside it.
 func readCall(id int, name string, padding []byte) []byte {
-	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"read_resource","arguments":{"resourceId":%q}}}%s`+"\n", id, name, padding)
+	oneLine := bytes.ReplaceAll(padding, []byte("\n"), []byte(" "))
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"read_resource","arguments":{"resourceId":%q}}}%s`+"\n", id, name, oneLine)
 }
 
 // answersID tells the answer to a request from notifications and log lines.
