@@ -39,7 +39,7 @@ type app struct {
 
 // say tells the person something; it is no data.
 func (a *app) say(format string, args ...any) {
-	fmt.Fprintln(a.stderr, ui.Safe(fmt.Sprintf(format, args...)))
+	_, _ = fmt.Fprintln(a.stderr, ui.Safe(fmt.Sprintf(format, args...)))
 }
 
 // done tells the person that something happened, unless a program is reading.
@@ -121,7 +121,7 @@ func (a *app) confirm(doing, question string) error {
 	if err != nil {
 		return refuse(doing, "this cannot be undone and there is no terminal to ask on: add --yes")
 	}
-	defer tty.Close()
+	defer func() { _ = tty.Close() }()
 	yes, err := tty.Confirm(question)
 	if err != nil {
 		return fail(err, "%s", doing)

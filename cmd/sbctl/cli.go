@@ -166,7 +166,7 @@ func (a *app) parseAndRun(ctx context.Context, args []string) error {
 		Out: a.stdout, Format: a.opts.Output, Quiet: a.opts.Quiet, Wide: ui.IsTerminal(a.stdout), Now: a.now,
 	}
 	kctx.BindTo(ctx, (*context.Context)(nil))
-	return kctx.Run()
+	return a.suggest(ctx, args, kctx.Run())
 }
 
 // newParser builds the parser of commands.

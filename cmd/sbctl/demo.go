@@ -46,9 +46,9 @@ type checkView struct {
 
 // demo is one demonstration.
 type demo struct {
-	ctx    context.Context //nolint:containedctx // lives as long as Run
+	ctx    context.Context // lives as long as Run
 	app    *app
-	say    io.Writer // where the story is told
+	out    io.Writer // where the story is told
 	dir    string    // everything temporary
 	home   string
 	checks []checkView
@@ -66,14 +66,14 @@ func (c demoCmd) Run(ctx context.Context, a *app) (err error) {
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return fail(err, doing)
 	}
-	d := &demo{ctx: ctx, app: a, say: a.stdout, dir: dir, home: filepath.Join(dir, "home")}
+	d := &demo{ctx: ctx, app: a, out: a.stdout, dir: dir, home: filepath.Join(dir, "home")}
 	if a.out.Format == ui.JSON || a.out.Quiet {
-		d.say = a.stderr
+		d.out = a.stderr
 	}
 	if c.Keep {
 		defer a.say("kept: %s", dir)
 	} else {
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 	}
 	if err := d.tell(c.Document); err != nil {
 		return fail(err, doing)
@@ -99,7 +99,7 @@ func (d *demo) finish() error {
 	if failed > 0 {
 		return &failure{code: wire.InternalError, doing: "demonstrating", what: count(failed, "check") + " did not hold", exit: wire.ExitFailed}
 	}
-	fmt.Fprintf(d.say, "\n%d checks, all hold.\n%s", len(d.checks), forReal)
+	d.say("\n%d checks, all hold.\n%s", len(d.checks), forReal)
 	return nil
 }
 
@@ -114,7 +114,10 @@ For real:
   sbctl watch
 `
 
-func (d *demo) title(text string) { fmt.Fprintf(d.say, "\n── %s\n", text) }
+// say tells a piece of the story.
+func (d *demo) say(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format, args...) }
+
+func (d *demo) title(text string) { d.say("\n── %s\n", text) }
 
 // expect records and tells whether something holds.
 func (d *demo) expect(id string, holds bool, format string, args ...any) {
@@ -124,7 +127,7 @@ func (d *demo) expect(id string, holds bool, format string, args ...any) {
 		check.Status, mark = "fail", "✗"
 	}
 	d.checks = append(d.checks, check)
-	fmt.Fprintf(d.say, "  %s %s\n", mark, ui.Safe(check.Summary))
+	d.say("  %s %s\n", mark, ui.Safe(check.Summary))
 }
 
 // environment is what the programs of the demonstration get.
@@ -200,14 +203,14 @@ func (d *demo) sbctl(args ...string) (output string, code int, err error) {
 	for _, arg := range args {
 		words = append(words, shellQuote(strings.TrimPrefix(arg, d.dir+string(filepath.Separator))))
 	}
-	fmt.Fprintf(d.say, "  $ %s\n", strings.Join(words, " "))
+	d.say("  $ %s\n", strings.Join(words, " "))
 	process := exec.CommandContext(d.ctx, self, args...)
 	process.Env = d.environment()
 	var said bytes.Buffer
 	process.Stdout, process.Stderr = &said, &said
 	err = process.Run()
 	for line := range strings.Lines(said.String()) {
-		fmt.Fprintf(d.say, "    %s\n", ui.Safe(strings.TrimRight(line, "\n")))
+		d.say("    %s\n", ui.Safe(strings.TrimRight(line, "\n")))
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return said.String(), exit.ExitCode(), nil

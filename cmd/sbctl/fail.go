@@ -117,8 +117,9 @@ func hintFor(e *wire.Error) string {
 		return "sbctl doctor"
 	case wire.ResourceChanged:
 		return "sbctl resource status"
+	default:
+		return ""
 	}
-	return ""
 }
 
 // report prints err on stderr in the form that was asked for and returns the

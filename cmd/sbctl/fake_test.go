@@ -44,7 +44,6 @@ type fakeResource struct {
 	*operatorv1.Resource
 	contents [][]byte
 	versions []*operatorv1.Version
-	check    *operatorv1.FileCheck
 }
 
 // fakeNow is when everything in the fake happens.

@@ -29,7 +29,7 @@ type pageView struct {
 // Run writes the pages.
 func (c manCmd) Run(a *app) error {
 	const doing = "writing man pages"
-	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil { //nolint:gosec // manuals are for everybody
 		return fail(err, doing)
 	}
 	list := ui.List{Head: []string{"PAGE"}}

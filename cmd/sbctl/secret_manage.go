@@ -205,7 +205,7 @@ func (c secretExportCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return fail(err, doing)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	list := ui.List{Head: []string{"NAME", "VERSION", "SIZE", "FILE"}}
 	views := []exportedView{}
 	for _, r := range resources {

@@ -142,7 +142,7 @@ func (a *app) typed(doing, name string) (content.Bytes, error) {
 	if err != nil {
 		return nil, refuse(doing, "there is no terminal to type the content on: use --from-file F, or - for standard input")
 	}
-	defer tty.Close()
+	defer func() { _ = tty.Close() }()
 	bytes, err := tty.ReadSecret("Content of " + name)
 	if err != nil {
 		return nil, refuse(doing, "%v", err)

@@ -96,7 +96,7 @@ func (a *app) watchScreen(ctx context.Context, events eventStream) error {
 	if err != nil {
 		return err
 	}
-	defer terminal.Close()
+	defer func() { _ = terminal.Close() }()
 	lines, ended := receive(ctx, events)
 	live := &liveScreen{app: a}
 	if err := live.refresh(ctx); err != nil {
@@ -229,7 +229,7 @@ func (l *liveScreen) show() {
 func (l *liveScreen) do(ctx context.Context, action screen.Action) {
 	var err error
 	switch action.Verb {
-	case screen.None:
+	case screen.None, screen.Quit:
 		return
 	case screen.Refresh:
 	case screen.Grant:

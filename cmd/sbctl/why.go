@@ -186,8 +186,9 @@ func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, co
 		return "", k.lowerTier(subject, capability)
 	case causeNoGrant, causeGrantExpired, causeGrantExhausted, causeNoDisclosure:
 		return "", k.grant(subject, capability)
+	default:
+		return "", k.mendState(d)
 	}
-	return "", k.mendState(d)
 }
 
 // lowerTier finds what demands more than the run had.
@@ -228,8 +229,10 @@ func (k *knowledge) mendState(d *operatorv1.DenialGroup) [][]string {
 		if d.GetSubject() != "" && d.GetCapability() != "" {
 			return [][]string{{"explain", d.GetSubject(), d.GetCapability()}}
 		}
+		return nil
+	default:
+		return nil
 	}
-	return nil
 }
 
 // grant is the command that grants capability; none when it is held already.

@@ -63,8 +63,9 @@ func (a Action) Question() string {
 		return fmt.Sprintf("disable %s and end its runs?", a.Subject)
 	case End:
 		return fmt.Sprintf("end run %s of %s?", a.RunID, a.Subject)
+	default:
+		return ""
 	}
-	return ""
 }
 
 // Key is one key press.

@@ -33,12 +33,12 @@ func (p *Progress) Show(done, total int64) {
 		return
 	}
 	p.last, p.shown = time.Now(), true
-	fmt.Fprintf(p.out, "\r%s %d%%", p.what, done*100/total)
+	_, _ = fmt.Fprintf(p.out, "\r%s %d%%", p.what, done*100/total)
 }
 
 // Done removes what was shown.
 func (p *Progress) Done() {
 	if p.shown {
-		fmt.Fprint(p.out, "\r\x1b[K")
+		_, _ = fmt.Fprint(p.out, "\r\x1b[K")
 	}
 }

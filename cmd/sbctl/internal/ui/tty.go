@@ -64,7 +64,7 @@ func (t *TTY) ReadSecret(prompt string) ([]byte, error) {
 		return nil, fmt.Errorf("asking on the terminal: %w", err)
 	}
 	typed, err := term.ReadPassword(int(t.file.Fd()))
-	fmt.Fprintln(t.file)
+	_, _ = fmt.Fprintln(t.file)
 	if err != nil {
 		return nil, fmt.Errorf("reading what was typed: %w", err)
 	}
