@@ -258,13 +258,11 @@ func timed(to *samples, call func() error) error {
 // startEmpty starts the empty server and returns its socket.
 func (s *settings) startEmpty(ctx context.Context) (socket string, stop func(), err error) {
 	socket = filepath.Join(s.dir, fmt.Sprintf("empty.%d", time.Now().UnixNano()))
-	ctx, cancel := context.WithCancel(ctx)
 	server, err := start(ctx, s.self, asEmptyServer, socket)
 	if err != nil {
-		cancel()
 		return "", nil, err
 	}
-	return socket, func() { cancel(); _ = server.cmd.Wait() }, nil
+	return socket, server.stop, nil
 }
 
 func (s *settings) empty(ctx context.Context) (*emptyClient, func(), error) {

@@ -50,14 +50,18 @@ func (a *appender) once() error {
 func (a *appender) close() { a.file.Close() }
 
 // emptyServer is the hidden mode in which this program is a daemon that has a
-// socket and our transport, and does nothing.
-func emptyServer(socket string) error {
+// socket and our transport, and does nothing. It ends with its input.
+func emptyServer(socket string, stdin io.Reader) error {
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return err
 	}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage))
 	grpc_health_v1.RegisterHealthServer(server, empty{})
+	go func() {
+		_, _ = io.Copy(io.Discard, stdin)
+		server.Stop()
+	}()
 	return server.Serve(listener)
 }
 

@@ -26,10 +26,11 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
@@ -44,7 +45,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var err error
 	switch {
 	case len(args) == 2 && args[0] == asEmptyServer:
-		err = emptyServer(args[1])
+		err = emptyServer(args[1], stdin)
 	case len(args) == 1 && args[0] == asEcho:
 		err = echoServer(stdin, stdout)
 	default:
