@@ -151,7 +151,11 @@ func Connect(_ context.Context, cfg Config) (Result, error) {
 	if f.before != nil {
 		res.After = textedit.Apply(f.before, edits...)
 	}
-	res.Diff = textedit.Diff(f.path, f.before, mask, edits...)
+	from := f.path
+	if f.before == nil {
+		from = textedit.Nowhere
+	}
+	res.Diff = textedit.Diff(from, f.path, f.before, mask, edits...)
 	res.Changed = res.Diff != ""
 	if err := s.prove(f.path, res.After, name, want); err != nil {
 		return res, err
@@ -206,7 +210,11 @@ func Disconnect(_ context.Context, cfg Config) (Result, error) {
 		if err != nil {
 			return res, err
 		}
-		hunks = append(hunks, textedit.Diff(f.path, res.After, mask, edits...))
+		to := f.path
+		if empty {
+			to = textedit.Nowhere
+		}
+		hunks = append(hunks, textedit.Diff(f.path, to, res.After, mask, edits...))
 		res.After = textedit.Apply(res.After, edits...)
 		res.Names = append(res.Names, mine.name)
 		if gone = empty; gone {

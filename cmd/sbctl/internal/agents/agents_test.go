@@ -85,8 +85,8 @@ func TestFreshFiles(t *testing.T) {
 		{agents.Codex, agents.Project, "project/.codex/config.toml", "[mcp_servers.subject-broker]\ncommand = \"SHIM\"\nargs = [\"--subject\", \"worker\"]\n"},
 		{agents.Gemini, agents.User, ".gemini/settings.json", "{\n  \"mcpServers\": {\n    \"subject-broker\": {\n      \"command\": \"SHIM\",\n      \"args\": [\"--subject\", \"worker\"]\n    }\n  }\n}\n"},
 		{agents.Gemini, agents.Project, "project/.gemini/settings.json", "{\n  \"mcpServers\": {\n    \"subject-broker\": {\n      \"command\": \"SHIM\",\n      \"args\": [\"--subject\", \"worker\"]\n    }\n  }\n}\n"},
-		{agents.OpenCode, agents.User, ".config/opencode/opencode.json", "{\n  \"mcp\": {\n    \"subject-broker\": {\n      \"type\": \"local\",\n      \"command\": [\"SHIM\", \"--subject\", \"worker\"],\n      \"enabled\": true\n    }\n  }\n}\n"},
-		{agents.OpenCode, agents.Project, "project/opencode.json", "{\n  \"mcp\": {\n    \"subject-broker\": {\n      \"type\": \"local\",\n      \"command\": [\"SHIM\", \"--subject\", \"worker\"],\n      \"enabled\": true\n    }\n  }\n}\n"},
+		{agents.OpenCode, agents.User, ".config/opencode/opencode.json", "{\n  \"$schema\": \"https://opencode.ai/config.json\",\n  \"mcp\": {\n    \"subject-broker\": {\n      \"type\": \"local\",\n      \"command\": [\"SHIM\", \"--subject\", \"worker\"],\n      \"enabled\": true\n    }\n  }\n}\n"},
+		{agents.OpenCode, agents.Project, "project/opencode.json", "{\n  \"$schema\": \"https://opencode.ai/config.json\",\n  \"mcp\": {\n    \"subject-broker\": {\n      \"type\": \"local\",\n      \"command\": [\"SHIM\", \"--subject\", \"worker\"],\n      \"enabled\": true\n    }\n  }\n}\n"},
 	} {
 		t.Run(string(test.agent)+" "+string(test.scope), func(t *testing.T) {
 			d := newDesk(t, test.agent)
@@ -235,6 +235,7 @@ func TestHomeAndSocketAreNamedOnlyWhenTheyMustBe(t *testing.T) {
 
 func TestSecondSubject(t *testing.T) {
 	d := newDesk(t, agents.Gemini)
+	const trust = "Gemini CLI starts servers only in folders that it has been told to trust"
 	d.connect()
 	before := d.text(".gemini/settings.json")
 	d.cfg.Subject = "other"
@@ -242,7 +243,7 @@ func TestSecondSubject(t *testing.T) {
 	if diff := cmp.Diff([]string{"subject-broker-other"}, res.Names); diff != "" {
 		t.Error(diff)
 	}
-	if len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "would see two subjects") {
+	if len(res.Warnings) != 2 || res.Warnings[0] != trust || !strings.Contains(res.Warnings[1], "would see two subjects") {
 		t.Errorf("warnings: %q", res.Warnings)
 	}
 	for _, l := range d.list() {

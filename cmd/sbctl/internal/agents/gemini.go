@@ -9,7 +9,8 @@ import (
 // Gemini CLI keeps servers under "mcpServers" of ~/.gemini/settings.json, or of
 // $GEMINI_CLI_HOME/.gemini/settings.json, and of a project's
 // .gemini/settings.json, which wins. The files may hold comments, but no
-// trailing commas. (Source of 0.61.)
+// trailing commas. In a folder that it has not been told to trust it starts no
+// server at all. (Source and behaviour of 0.61.)
 var geminiCodec = jsonCodec{
 	dialect:   jsonedit.Dialect{Comments: true},
 	container: []string{"mcpServers"},
@@ -19,6 +20,8 @@ var geminiCodec = jsonCodec{
 	read: readPair,
 	off:  func(*jsonedit.Value) bool { return false },
 }
+
+const geminiTrust = "Gemini CLI starts servers only in folders that it has been told to trust"
 
 func geminiFile(scope Scope, userHome, projectDir string, getenv func(string) string) string {
 	base := userHome

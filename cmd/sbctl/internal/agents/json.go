@@ -12,6 +12,7 @@ import (
 type jsonCodec struct {
 	dialect   jsonedit.Dialect
 	container []string
+	head      []jsonedit.Field // what a new file starts with
 	// fields is the entry; for one that exists already only what the command
 	// needs, so that an operator's own settings stay.
 	fields func(want command, exists bool) []jsonedit.Field
@@ -20,7 +21,7 @@ type jsonCodec struct {
 }
 
 func (c jsonCodec) fresh(name string, want command) []byte {
-	return jsonedit.New(c.container, name, c.fields(want, false))
+	return jsonedit.New(c.container, name, c.fields(want, false), c.head...)
 }
 
 // parse reads a configuration. local is the way to servers that hold in one
@@ -103,7 +104,7 @@ func (d *jsonDoc) set(have entry, want command) ([]textedit.Edit, error) {
 }
 
 func (d *jsonDoc) remove(name string) ([]textedit.Edit, bool, error) {
-	edit, empty, err := jsonedit.Remove(d.text, &d.root, d.codec.container, name)
+	edit, empty, err := jsonedit.Remove(d.text, &d.root, d.codec.container, name, d.codec.head...)
 	if err != nil {
 		return nil, false, malformed(d.path, err)
 	}

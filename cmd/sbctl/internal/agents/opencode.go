@@ -15,6 +15,8 @@ import (
 var opencodeCodec = jsonCodec{
 	dialect:   jsonedit.Dialect{Comments: true, TrailingCommas: true},
 	container: []string{"mcp"},
+	// It writes this into a file that lacks it, and so would make the file another's.
+	head: []jsonedit.Field{{Key: "$schema", Value: "https://opencode.ai/config.json"}},
 	fields: func(want command, exists bool) []jsonedit.Field {
 		fields := []jsonedit.Field{
 			{Key: "type", Value: "local"},

@@ -19,7 +19,7 @@ func specOf(agent Agent) (spec, bool) {
 		return spec{
 			title: "Gemini CLI",
 			file:  geminiFile, parse: geminiParse, fresh: geminiCodec.fresh,
-			notes: map[Scope]string{Project: "where folder trust is on, Gemini CLI starts servers only in a folder that it has been told to trust"},
+			notes: map[Scope]string{User: geminiTrust, Project: geminiTrust},
 		}, true
 	case OpenCode:
 		return spec{

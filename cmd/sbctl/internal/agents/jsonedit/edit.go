@@ -17,8 +17,8 @@ type Field struct {
 	Value any // string, []string or bool
 }
 
-// New is the document that holds one entry below path and nothing else; it is
-// what a missing file becomes.
+// New is the document that holds one entry below path and, before it, the
+// members of head; it is what a missing file becomes.
 //
 // Layout is how Remove tells what Insert found, without notes kept elsewhere:
 //
@@ -28,10 +28,13 @@ type Field struct {
 //
 // and the same for an empty root. So adding and removing gives back the bytes
 // that were there, as long as nobody changed the layout in between.
-func New(path []string, name string, fields []Field) []byte {
+func New(path []string, name string, fields []Field, head ...Field) []byte {
 	st := style{unit: "  ", eol: "\n"}
 	var b strings.Builder
 	b.WriteString("{")
+	for _, field := range head {
+		b.WriteString(st.newline(1) + quote(field.Key) + ": " + st.value(field.Value) + ",")
+	}
 	for depth, key := range path {
 		b.WriteString(st.newline(depth+1) + quote(key) + ": {")
 	}
@@ -222,7 +225,7 @@ func Remove(src []byte, root *Value, path []string, name string) (edit textedit.
 	if err != nil || entry == nil {
 		return textedit.Edit{}, false, err
 	}
-	if isNew(src, path, name, entry) {
+	if isNew(src, path, name, entry, head) {
 		return textedit.Edit{Delete: len(src)}, true, nil
 	}
 	// Containers that Insert made go with their last member.
@@ -243,16 +246,16 @@ func Remove(src []byte, root *Value, path []string, name string) (edit textedit.
 
 // isNew reports whether src is what New made of this entry, whatever stands in
 // the entry by now.
-func isNew(src []byte, path []string, name string, entry *Member) bool {
+func isNew(src []byte, path []string, name string, entry *Member, head []Field) bool {
 	const mark = "\x00"
-	blank := New(path, name, []Field{{mark, true}})
+	blank := New(path, name, []Field{{mark, true}}, head...)
 	at := bytes.Index(blank, []byte(quote(mark)))
 	if at < 0 {
 		return false
 	}
-	head := blank[:bytes.LastIndexByte(blank[:at], '{')]
-	tail := blank[at+bytes.IndexByte(blank[at:], '}')+1:]
-	return bytes.Equal(src[:entry.Value.Start], head) && bytes.Equal(src[entry.Value.End:], tail)
+	before := blank[:bytes.LastIndexByte(blank[:at], '{')]
+	after := blank[at+bytes.IndexByte(blank[at:], '}')+1:]
+	return bytes.Equal(src[:entry.Value.Start], before) && bytes.Equal(src[entry.Value.End:], after)
 }
 
 // setOff reports whether the only member of object is set off from both braces

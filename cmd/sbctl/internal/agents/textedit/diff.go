@@ -14,10 +14,13 @@ const contextLines = 3
 // configuration of an agent may be one line of a megabyte.
 const longestForeign = 80
 
-// Diff shows the edits to src as a unified diff of the file called name. What
-// an edit inserts, and what it deletes, is shown as it is; everything else goes
+// Nowhere is the name of a file that does not exist.
+const Nowhere = "/dev/null"
+
+// Diff shows the edits to src as a unified diff between the files called from
+// and to, either of which may be Nowhere. What an edit inserts, and what it deletes, is shown as it is; everything else goes
 // through mask, which gets one line or a part of one.
-func Diff(name string, src []byte, mask func(string) string, edits ...Edit) string {
+func Diff(from, to string, src []byte, mask func(string) string, edits ...Edit) string {
 	var changes []Edit
 	for _, e := range inOrder(edits) {
 		if !e.IsZero() {
@@ -28,7 +31,7 @@ func Diff(name string, src []byte, mask func(string) string, edits ...Edit) stri
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "--- %s\n+++ %s\n", name, name)
+	fmt.Fprintf(&b, "--- %s\n+++ %s\n", from, to)
 	shift := 0 // lines that earlier hunks added
 	for len(changes) > 0 {
 		hunk := newHunk(src, changes)

@@ -34,7 +34,7 @@ func TestDiff(t *testing.T) {
 			if want != "" {
 				want = "--- f\n+++ f\n" + want
 			}
-			if diff := cmp.Diff(want, textedit.Diff("f", []byte(test.src), plain, test.edits...)); diff != "" {
+			if diff := cmp.Diff(want, textedit.Diff("f", "f", []byte(test.src), plain, test.edits...)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -43,13 +43,13 @@ func TestDiff(t *testing.T) {
 
 func TestDiffMasksWhatIsNotOurs(t *testing.T) {
 	src := "theirs\nTHEIRS=1;\n" + strings.Repeat("x", 500) + "\n"
-	got := textedit.Diff("f", []byte(src), strings.ToUpper, textedit.Edit{At: 15, Insert: "our own\nours "})
+	got := textedit.Diff("f", "f", []byte(src), strings.ToUpper, textedit.Edit{At: 15, Insert: "our own\nours "})
 	want := "--- f\n+++ f\n@@ -1,3 +1,4 @@\n THEIRS\n-THEIRS=1;\n+THEIRS=1our own\n+ours ;\n " +
 		strings.Repeat("X", 40) + "…" + strings.Repeat("X", 40) + "\n"
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if got := textedit.Diff("f", []byte("a\x1b[31m\n"), plain, textedit.Edit{Insert: "b\n"}); strings.Contains(got, "\x1b") {
+	if got := textedit.Diff("f", "f", []byte("a\x1b[31m\n"), plain, textedit.Edit{Insert: "b\n"}); strings.Contains(got, "\x1b") {
 		t.Errorf("a terminal's control sequence gets through: %q", got)
 	}
 }
@@ -69,7 +69,7 @@ func TestDiffApplies(t *testing.T) {
 			edits = append(edits, e)
 			at += e.Delete + 1
 		}
-		diff := textedit.Diff("f", []byte(src), plain, edits...)
+		diff := textedit.Diff("f", "f", []byte(src), plain, edits...)
 		got, err := patch(src, diff)
 		if want := string(textedit.Apply([]byte(src), edits...)); err != nil || got != want {
 			t.Fatalf("%q with %+v gives %q, the diff gives %q (%v):\n%s", src, edits, want, got, err, diff)
