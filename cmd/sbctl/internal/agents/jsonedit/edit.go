@@ -218,9 +218,9 @@ func Set(src []byte, root *Value, entry *Member, level int, fields []Field) (tex
 	return textedit.Trim(src, textedit.Edit{At: start, Delete: object.End - object.Start, Insert: string(text)}), nil
 }
 
-// Remove takes the member called name below path away. empty reports that New's
-// own text is all that would be left, so that the file itself can go.
-func Remove(src []byte, root *Value, path []string, name string) (edit textedit.Edit, empty bool, err error) {
+// Remove takes the member called name below path away. empty reports that the
+// document is as New made it, with this head, so that the file itself can go.
+func Remove(src []byte, root *Value, path []string, name string, head ...Field) (edit textedit.Edit, empty bool, err error) {
 	entry, err := Find(src, root, path, name)
 	if err != nil || entry == nil {
 		return textedit.Edit{}, false, err
