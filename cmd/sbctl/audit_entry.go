@@ -58,6 +58,27 @@ func (e entry) object() string {
 	return e.Action
 }
 
+// capability is what was asked for.
+func (e entry) capability() string {
+	switch {
+	case e.Capability != "":
+		return e.Capability
+	case e.ResourceID != "" && e.Action != "":
+		return e.Action + ":" + e.ResourceID
+	}
+	return ""
+}
+
+// isDenial says whether a worker was refused something. What an operator
+// mistyped is none.
+func (e entry) isDenial() bool {
+	switch e.Kind {
+	case "acquire", "explain", "authz", "suppressed", "run.open":
+		return e.Decision == "deny" || e.Decision == "error"
+	}
+	return false
+}
+
 // outcome is the decision with its reason and, where it differs, its cause.
 func (e entry) outcome() string {
 	words := []string{}

@@ -99,7 +99,7 @@ func (a *app) watchScreen(ctx context.Context, events eventStream) error {
 	defer func() { _ = terminal.Close() }()
 	lines, ended := receive(ctx, events)
 	live := &liveScreen{app: a}
-	if err := live.refresh(ctx); err != nil {
+	if err := live.load(ctx); err != nil {
 		return err
 	}
 	tick := time.NewTicker(watchTick)
@@ -171,32 +171,58 @@ type liveScreen struct {
 	recent  []string
 }
 
-// remember keeps the newest entries.
+// remember keeps the newest entries, and counts denials. Asking the daemon for
+// them would write an entry each time, and so go on for ever.
 func (l *liveScreen) remember(line []byte) {
 	e, err := parseEntry(line)
-	if err != nil {
-		return // the log keeps it; a screen may miss it
+	if err != nil || e.Kind == "operator.read" {
+		return // looking is no news
 	}
 	l.recent = append(l.recent, e.line(l.app.out))
 	if len(l.recent) > watchRecent {
 		l.recent = l.recent[len(l.recent)-watchRecent:]
 	}
+	if e.isDenial() {
+		l.denials = addDenial(l.denials, e)
+	}
 }
 
-// refresh asks the daemon for everything that is shown.
-func (l *liveScreen) refresh(ctx context.Context) error {
-	const doing = "watching"
-	status, err := l.app.status(ctx, doing)
-	if err != nil {
-		return err
+// addDenial counts e in its group and puts the group first.
+func addDenial(groups []*operatorv1.DenialGroup, e entry) []*operatorv1.DenialGroup {
+	at := e.Timestamp.UnixMilli()
+	group := &operatorv1.DenialGroup{Subject: e.SubjectID, Capability: e.capability(), Cause: e.Cause, ReasonCode: e.ReasonCode, First: at}
+	rest := make([]*operatorv1.DenialGroup, 0, len(groups)+1)
+	for _, g := range groups {
+		if g.GetSubject() == group.GetSubject() && g.GetCapability() == group.GetCapability() &&
+			g.GetCause() == group.GetCause() && g.GetReasonCode() == group.GetReasonCode() {
+			group = g
+		} else {
+			rest = append(rest, g)
+		}
 	}
-	l.status, l.runs = status, status.GetRuns()
-	denials, err := l.app.denials(ctx, doing, "", l.app.now().Add(-watchBack).UnixMilli())
+	group.Count += max(e.Count, 1)
+	group.Last = at
+	return append([]*operatorv1.DenialGroup{group}, rest...)
+}
+
+// load asks the daemon for everything that is shown.
+func (l *liveScreen) load(ctx context.Context) error {
+	denials, err := l.app.denials(ctx, "watching", "", l.app.now().Add(-watchBack).UnixMilli())
 	if err != nil {
 		l.model.Message = err.Error() // a locked vault is a state to be shown
 	} else {
 		l.denials = denials
 	}
+	return l.refresh(ctx)
+}
+
+// refresh asks for what the daemon tells without writing an entry.
+func (l *liveScreen) refresh(ctx context.Context) error {
+	status, err := l.app.status(ctx, "watching")
+	if err != nil {
+		return err
+	}
+	l.status, l.runs = status, status.GetRuns()
 	l.show()
 	return nil
 }
@@ -232,6 +258,7 @@ func (l *liveScreen) do(ctx context.Context, action screen.Action) {
 	case screen.None, screen.Quit:
 		return
 	case screen.Refresh:
+		err = l.load(ctx)
 	case screen.Grant:
 		_, err = call(ctx, l.app, "granting", &operatorv1.CreateGrantsRequest{
 			Subject: action.Subject, Capabilities: []string{action.Capability}, TtlMs: watchGrant.Milliseconds(),
