@@ -33,17 +33,26 @@ func parseMessage(line []byte) (*message, *rejection) {
 		return nil, &rejection{code: jsonrpc.CodeParseError, text: "parse error: not UTF-8"}
 	}
 	members, fault := parseObject(line)
+	if errors.Is(fault, errSyntax) {
+		if fault = checkValue(line); fault == nil || errors.Is(fault, errDuplicate) || errors.Is(fault, errCrowded) {
+			return nil, notObject(line)
+		}
+	}
 	switch {
-	case errors.Is(fault, errDepth):
-		return nil, &rejection{code: jsonrpc.CodeInvalidRequest, text: "invalid request: " + errDepth.Error()}
-	case errors.Is(fault, errSyntax) && checkValue(line) != nil:
-		return nil, &rejection{code: jsonrpc.CodeParseError, text: "parse error: " + errSyntax.Error()}
-	case errors.Is(fault, errSyntax) && bytes.HasPrefix(bytes.TrimLeft(line, " \t\r"), []byte("[")):
-		return nil, invalid(nil, "batches are not supported")
 	case errors.Is(fault, errSyntax):
-		return nil, invalid(nil, "not an object")
+		return nil, &rejection{code: jsonrpc.CodeParseError, text: "parse error: " + fault.Error()}
+	case errors.Is(fault, errDepth):
+		return nil, invalid(nil, fault.Error())
 	}
 	return shape(members, fault)
+}
+
+// notObject rejects JSON that is something else than an object.
+func notObject(line []byte) *rejection {
+	if bytes.HasPrefix(bytes.TrimLeft(line, " \t\r"), []byte("[")) {
+		return invalid(nil, "batches are not supported")
+	}
+	return invalid(nil, "not an object")
 }
 
 func invalid(id []byte, text string) *rejection {

@@ -29,20 +29,31 @@ type client struct {
 // start serves subject over pipes until the test ends.
 func start(t *testing.T, b *workertest.Broker, subject string, change ...func(*Config)) *client {
 	t.Helper()
-	inReader, inWriter := io.Pipe()
-	outReader, outWriter := io.Pipe()
 	config := Config{
 		Worker: worker.Config{Places: b.Places, Subject: subject, Version: "1.2.3"},
-		In:     inReader, Out: outWriter,
+		In:     strings.NewReader(""), Out: io.Discard, // replaced by pipes
 		Trouble: func(reason wire.Reason, text string) { t.Logf("trouble: %s: %s", reason, text) },
 	}
 	for _, fn := range change {
 		fn(&config)
 	}
+	return startConfig(t, config, func(*shim) {})
+}
+
+// startConfig serves over the streams of config, which are pipes, after alter.
+func startConfig(t *testing.T, config Config, alter func(*shim)) *client {
+	t.Helper()
+	s, err := newShim(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alter(s)
+	inReader, inWriter := io.Pipe()
+	outReader, outWriter := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &client{t: t, in: inWriter, lines: make(chan string, 10000), done: make(chan error, 1), cancel: cancel}
 	go func() {
-		err := Serve(ctx, config)
+		err := s.serve(ctx, newStdio(inReader, outWriter, config.MaxLine, s.tickets))
 		outWriter.Close()
 		inReader.Close()
 		c.done <- err
