@@ -233,6 +233,8 @@ def verify(directory, log):
             raise Fault(f"segment {number} ends without a hand-over")
         if closed:
             log.key = log.next_key
+    if closed:
+        raise Fault(f"segment {len(files) + 1} is missing: the one before was handed over to it")
 
 
 def main():

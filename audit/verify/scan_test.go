@@ -53,7 +53,7 @@ func FuzzParseLine(f *testing.F) {
 // golden returns the lines of the golden log.
 func golden(t testing.TB) [][]byte {
 	t.Helper()
-	names, err := filepath.Glob("../testdata/golden/*.jsonl")
+	names, err := filepath.Glob("../testdata/golden/audit/*.jsonl")
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no golden log: %v", err)
 	}

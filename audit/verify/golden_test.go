@@ -1,0 +1,140 @@
+package verify_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/audit/audittest"
+	"subjectbroker/audit/verify"
+)
+
+// goldenLog returns the golden log and where it begins and ends.
+func goldenLog(t testing.TB) (dir, genesis string, last verify.Point) {
+	t.Helper()
+	const golden = "../testdata/golden"
+	text, err := os.ReadFile(filepath.Join(golden, "golden.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v struct {
+		Genesis, Hash string
+		Seq           uint64
+	}
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(golden, "audit"), v.Genesis, verify.Point{Seq: v.Seq, Hash: v.Hash}
+}
+
+func TestGolden(t *testing.T) {
+	dir, genesis, last := goldenLog(t)
+	report := check(t, dir, verify.Options{Genesis: genesis, Expect: &last, AllSignatures: true})
+	if report.ExitCode() != verify.ExitProven || report.Last != last || report.Genesis != genesis {
+		t.Errorf("%+v", report)
+	}
+	if len(report.Voided) != 1 || report.Voided[0].Segment != 2 || report.Voided[0].Bytes == 0 {
+		t.Errorf("voided: %+v", report.Voided)
+	}
+}
+
+// The reader in examples, which is written from the documentation in another
+// language, agrees.
+func TestSecondReader(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		if os.Getenv("TEST_ALL") == "1" {
+			t.Fatal("needs python3, and TEST_ALL=1 allows no gaps")
+		}
+		t.Skip("SKIPPED: needs python3")
+	}
+	dir, genesis, last := goldenLog(t)
+	run := func(dir string, args ...string) int {
+		t.Helper()
+		out, err := exec.Command(python, append(append([]string{"../../examples/verify_log.py"}, args...), dir)...).CombinedOutput()
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+			return exit.ExitCode()
+		}
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return 0
+	}
+	expect := fmt.Sprintf("%d:%s", last.Seq, last.Hash)
+	if got := run(dir, "--all-signatures", "--genesis", genesis, "--expect", expect); got != verify.ExitProven {
+		t.Errorf("golden log: exit %d", got)
+	}
+	if got := run(dir); got != verify.ExitUnproven {
+		t.Errorf("without an anchor: exit %d", got)
+	}
+
+	b := built{dir: dir}
+	b.load(t)
+	first := b.segments[0]
+	for name, segments := range map[string][][][]byte{
+		"edited":          b.with(0, replace(first, 3, bytes.Replace(first[3], []byte("worker"), []byte("walker"), 1))),
+		"dropped":         b.with(0, append(append([][]byte(nil), first[:3]...), first[4:]...)),
+		"swapped":         b.with(0, swap(first, 3, 4)),
+		"stripped":        b.with(2, strip(b.segments[2])),
+		"segment missing": b.with(1, nil),
+		"newest missing":  b.segments[:1],
+		"chained anew":    b.with(0, rechain(replace(first, 3, bytes.Replace(first[3], []byte("worker"), []byte("walker"), 1)), 3)),
+	} {
+		if got := run(forge(t, segments)); got != verify.ExitFault {
+			t.Errorf("%s: exit %d", name, got)
+		}
+	}
+}
+
+// BenchmarkVerify follows chain and fields of 100 000 entries, with one
+// signature per segment end, and with every signature.
+func BenchmarkVerify(b *testing.B) {
+	dir, entries := large(b, 100_000)
+	for name, all := range map[string]bool{"chain": false, "all-signatures": true} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				report, err := verify.Dir(b.Context(), dir, verify.Options{AllSignatures: all})
+				if err != nil || report.Fault != nil || report.Entries < entries {
+					b.Fatalf("%v, %+v", err, report)
+				}
+			}
+			b.ReportMetric(float64(entries)*float64(b.N)/b.Elapsed().Seconds(), "entries/s")
+		})
+	}
+}
+
+// large makes a log of acquires in several segments. Commits are as large as
+// the disk makes them.
+func large(b *testing.B, entries uint64) (string, uint64) {
+	b.Helper()
+	config := audittest.Config(b)
+	config.SegmentSize = 16 << 20
+	l, _, err := audit.Open(config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := audit.Entry{Kind: audit.Acquire, RunID: "abcdefghjk", SubjectID: "worker", Tier: "cooperative", ResourceID: "design-doc",
+		Version: 1, Action: "read", GrantID: "abcdefghjk", Decision: "allow", ReasonCode: "ALLOWED", Bytes: new(int64(1024))}
+	for range entries / 100 {
+		var last audit.Ticket
+		for range 100 {
+			if last, err = l.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil }); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := last.Wait(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := l.Close(); err != nil {
+		b.Fatal(err)
+	}
+	return config.Dir, entries
+}
