@@ -46,7 +46,7 @@ var onlyImporters = map[string][]string{
 	"github.com/zalando/go-keyring":          {"vault/keysource"},
 	"github.com/modelcontextprotocol/go-sdk": {"mcpshim/...", "cmd/internal/..."},
 	"github.com/alecthomas/kong":             {"cmd/sbctl/..."},
-	"golang.org/x/crypto/nacl/secretbox":     {"vault/..."},
+	"golang.org/x/crypto/nacl/secretbox":     {"vault/...", "audit"}, // rows and slots; the signing keys
 	"github.com/coreos/go-systemd/v22":       {"daemon/...", "cmd/sbd"},
 	"github.com/rogpeppe/go-internal":        {},
 	"github.com/google/go-cmp":               {},
@@ -82,6 +82,9 @@ func TestImports(t *testing.T) {
 	for _, goos := range platforms {
 		for _, pkg := range list(t, goos, "./...") {
 			name := ours(pkg.ImportPath)
+			if name == "cmd" { // these tests
+				continue
+			}
 			allowed, known := ruleFor(name)
 			if !known {
 				t.Errorf("%s: no rule covers this package: which part of the house is it?", name)
