@@ -128,9 +128,8 @@ func (d *Daemon) checkFiles(changes []policy.Change, want *policy.Document, reco
 func (d *Daemon) declared(c policy.Change, want policy.Resource, records map[string]vault.Record) (vault.Record, error) {
 	record, exists := records[c.Name]
 	if !exists {
-		record = vault.Record{Name: c.Name, Type: vault.TypeSealed, Kind: want.Kind, Owner: want.Owner, Created: d.clock.now()}
+		record = vault.Record{Name: c.Name, Type: vault.TypeSealed, Kind: want.Kind, Owner: want.Owner}
 	}
-	record.Updated = d.clock.now()
 	if want.Note != "" {
 		record.Note = want.Note
 	}
@@ -283,7 +282,7 @@ func (o operator) declaration(ctx context.Context, c policy.Change, record vault
 					return storeWords(c.Name, err)
 				}
 			}
-			return storeWords(c.Name, tx.PutRecord(record))
+			return putRecord(tx, &record)
 		},
 		permit: func(st *state) { st.put(record) },
 	}

@@ -68,7 +68,7 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 				}
 				newest, _ := record.Newest()
 				e.Version = newest.N
-				return storeWords(name, tx.PutRecord(record))
+				return putRecord(tx, &record)
 			},
 			permit: func(st *state) { st.put(record); readers = readersOf(st, name) },
 			after: func() {
@@ -84,6 +84,16 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 		return nil, err
 	}
 	return &operatorv1.PutSecretResponse{Resource: resourceMessage(record), Readers: readers}, nil
+}
+
+// putRecord stores a record and makes it what was stored: the vault sets its
+// times.
+func putRecord(tx *vault.Tx, record *vault.Record) error {
+	err := tx.PutRecord(*record)
+	if err == nil {
+		*record, err = tx.Record(record.Name)
+	}
+	return storeWords(record.Name, err)
 }
 
 // readersOf lists the subjects that hold an exact allow on a resource.
@@ -206,7 +216,7 @@ func (o operator) AddFile(ctx context.Context, req *operatorv1.AddFileRequest) (
 	}
 	record := vault.Record{
 		Name: name, Type: vault.TypeFile, Kind: vault.KindFile, Note: req.GetNote(), File: &pin,
-		Created: d.clock.now(), Updated: d.clock.now(), ByUID: callerOf(ctx).UID,
+		ByUID: callerOf(ctx).UID,
 	}
 	err = d.mutate(ctx, func(st *state) (change, error) {
 		if _, exists := st.catalog[name]; exists {
@@ -216,7 +226,7 @@ func (o operator) AddFile(ctx context.Context, req *operatorv1.AddFileRequest) (
 		e.ResourceID, e.ContentSHA256, e.Pin = name, pin.SHA256, pin.Mode
 		return change{
 			effects: []*audit.Entry{e},
-			write:   func(tx *vault.Tx) error { return storeWords(name, tx.PutRecord(record)) },
+			write:   func(tx *vault.Tx) error { return putRecord(tx, &record) },
 			permit:  func(st *state) { st.put(record) },
 			after:   func() { d.hub.listChanged() },
 		}, nil
@@ -333,12 +343,12 @@ func (o operator) RepinFile(ctx context.Context, req *operatorv1.RepinFileReques
 		if want := req.GetExpectSha256(); want != "" && want != hex.EncodeToString(pin.SHA256[:]) {
 			return change{}, &wire.Error{Reason: wire.ResourceChanged, Message: fmt.Sprintf("%s changed again since it was shown", name)}
 		}
-		record.File, record.Updated = &pin, d.clock.now()
+		record.File = &pin
 		e := o.entry(ctx, kindResourceRepin)
 		e.ResourceID, e.ContentSHA256, e.Pin = name, pin.SHA256, pin.Mode
 		return change{
 			effects: []*audit.Entry{e},
-			write:   func(tx *vault.Tx) error { return storeWords(name, tx.PutRecord(record)) },
+			write:   func(tx *vault.Tx) error { return putRecord(tx, &record) },
 			permit:  func(st *state) { st.put(record) },
 			after:   func() { d.hub.updated(name) },
 		}, nil

@@ -46,6 +46,7 @@ type opened struct {
 	kind    string
 	version uint32
 	sha256  audit.Hash // of a registered file's content
+	created time.Time  // of the resource that it was opened from
 }
 
 func (o *opened) wipe() {
@@ -95,7 +96,7 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	}
 	uses := uint64(0)
 	ticket, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
-		v, uses = d.recheck(a, capability, v)
+		v, uses = d.recheck(a, capability, v, out.created)
 		return a.result(capability, v, &out, uses), nil
 	})
 	if err == nil {
@@ -136,11 +137,12 @@ func (a ask) judge(capability grants.Capability) verdict {
 }
 
 // recheck runs under the log's mutex, the one place where every decision and
-// every restriction is in order: it judges again, ends with the run, and
-// reserves the use. It returns the number of this use, or 0.
-func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict) (verdict, uint64) {
+// every restriction is in order: it judges again, ends with the run, makes sure
+// that the name still means the resource that was opened, and reserves the use.
+// It returns the number of this use, or 0.
+func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, created time.Time) (verdict, uint64) {
 	if a.over() {
-		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: causePeerChanged}, 0
+		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: string(wire.RunEnded)}, 0
 	}
 	now := a.judge(capability)
 	if now.outcome != grants.Allowed || before.outcome != grants.Allowed {
@@ -153,7 +155,13 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict) (v
 	if before.failed {
 		return before, 0
 	}
-	if a.open == nil || !now.limited {
+	if a.open == nil {
+		return now, 0
+	}
+	if !d.state().same(capability.Object, created) {
+		return verdict{outcome: grants.Allowed, failed: true, reason: wire.ResourceChanged, cause: causeReplaced, grant: now.grant}, 0
+	}
+	if !now.limited {
 		return now, 0
 	}
 	return now, d.state().charge(now.grant)
@@ -204,6 +212,7 @@ const (
 	causePeerChanged = "PEER_CHANGED"
 	causeMalformed   = "MALFORMED"
 	causeStorage     = "STORAGE"
+	causeReplaced    = "RESOURCE_REPLACED"
 )
 
 // openContent fetches one version of a resource; 0 is the newest, and the only
@@ -213,7 +222,9 @@ func (d *Daemon) openContent(name string, n uint32) func(*opened) error {
 		var record vault.Record
 		err := d.vault.View(func(tx *vault.Tx) error {
 			var err error
-			if record, err = tx.Record(name); err != nil || record.File != nil {
+			record, err = tx.Record(name)
+			out.created = record.Created
+			if err != nil || record.File != nil {
 				return err
 			}
 			var version vault.Version

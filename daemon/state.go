@@ -26,6 +26,7 @@ type facts struct {
 	file    bool
 	version uint32 // newest version; 0 for files and for resources without content
 	size    uint64
+	created time.Time
 }
 
 // content reports whether there is anything to read.
@@ -104,6 +105,15 @@ func (s *state) readable(subject string, tier grants.Tier, at reading) []string 
 	return names
 }
 
+// same reports whether name still is the resource that was created then: a later
+// one of the same name inherits nothing.
+func (s *state) same(name string, created time.Time) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f, ok := s.catalog[name]
+	return ok && f.created.Equal(created)
+}
+
 // nextChange is the earliest time after at when a grant of subject ends by the
 // clock; zero when none does.
 func (s *state) nextChange(subject string, at time.Time) time.Time {
@@ -136,7 +146,7 @@ func (s *state) drop(name string) {
 }
 
 func factsOf(record vault.Record) facts {
-	f := facts{kind: record.Kind, file: record.File != nil}
+	f := facts{kind: record.Kind, file: record.File != nil, created: record.Created}
 	if record.File != nil {
 		f.kind, f.size = vault.KindFile, record.File.Size
 	}
