@@ -259,9 +259,19 @@ func TestMutatedEntry(t *testing.T) {
 	t.Logf("%d mutations", tried)
 }
 
+// write replaces the content of a file, without the truncation to nothing that
+// makes some file systems flush at every close.
 func write(t testing.TB, name string, content []byte) {
 	t.Helper()
-	if err := os.WriteFile(name, content, 0o600); err != nil {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(content, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(int64(len(content))); err != nil {
 		t.Fatal(err)
 	}
 }
