@@ -465,3 +465,19 @@ func TestListSeesClaudesLocalScope(t *testing.T) {
 		t.Errorf("warnings: %q", res.Warnings)
 	}
 }
+
+// TestExamples keeps the examples equal to what Connect writes.
+func TestExamples(t *testing.T) {
+	for _, agent := range agents.All() {
+		d := newDesk(t, agent)
+		d.cfg.Shim, d.cfg.DryRun = "/usr/local/bin/sb-mcp", true
+		file := string(agent) + filepath.Ext(d.connect().File)
+		example, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "examples", "agents", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(d.connect().Snippet, string(example)); diff != "" {
+			t.Errorf("%s: %s", file, diff)
+		}
+	}
+}

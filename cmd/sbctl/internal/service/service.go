@@ -45,6 +45,7 @@ type Config struct {
 	Getenv   func(string) string // XDG_CONFIG_HOME is read; nil: os.Getenv
 	Platform string              // "linux" or "darwin"; "": the one this runs on
 	Run      Runner              // nil: Exec
+	UnitDirs []string            // where packages put systemd units, looked at after the user's own; nil: the usual ones
 }
 
 // Runner runs a program to its end, with stdout where the caller wants it, and

@@ -166,6 +166,41 @@ func TestSystemdVerify(t *testing.T) {
 	}
 }
 
+// packaging is where the units for packages lie.
+const packaging = "../../../../packaging/systemd"
+
+// TestPackagedUnits keeps the units for packages equal to those that Install
+// writes, but for places, and has them recognised where a package puts them.
+func TestPackagedUnits(t *testing.T) {
+	cfg, _ := desk(t, "linux")
+	cfg.Daemon, cfg.Home = "/usr/bin/sbd", filepath.Join(cfg.UserHome, ".local", "state", "subject-broker")
+	report, err := service.Install(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range report.Files {
+		ours, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, want, _ := strings.Cut(strings.ReplaceAll(string(ours), cfg.UserHome, "%h"), "\n")
+		packaged, err := os.ReadFile(filepath.Join(packaging, filepath.Base(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, string(packaged)); diff != "" {
+			t.Errorf("%s: %s", filepath.Base(file), diff)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg.UnitDirs = []string{packaging}
+	if st, err := service.Inspect(t.Context(), cfg); err != nil || !st.Installed || st.Daemon != cfg.Daemon || st.Home != cfg.Home {
+		t.Errorf("from a package: %+v, %v", st, err)
+	}
+}
+
 func TestSystemdVerbs(t *testing.T) {
 	cfg, f := desk(t, "linux")
 	cfg.Linger = true

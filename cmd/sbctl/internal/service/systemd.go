@@ -149,25 +149,43 @@ func (s *systemd) reachable(ctx context.Context) error {
 	return nil
 }
 
+// packageDirs are where packages put units for every user.
+var packageDirs = []string{"/etc/systemd/user", "/usr/local/lib/systemd/user", "/usr/lib/systemd/user"}
+
 func (s *systemd) installed() (daemon, home string, err error) {
-	text, err := read(s.unit())
-	if err != nil || text == "" {
-		return "", "", err
+	dirs := s.cfg.UnitDirs
+	if dirs == nil {
+		dirs = packageDirs
 	}
+	for _, dir := range append([]string{s.dir()}, dirs...) {
+		path := filepath.Join(dir, serviceUnit)
+		text, err := read(path)
+		if err != nil {
+			return "", "", err
+		}
+		if text != "" {
+			return s.parse(path, text)
+		}
+	}
+	return "", "", nil
+}
+
+// parse reads program and home from a unit as serviceText writes it.
+func (s *systemd) parse(path, text string) (daemon, home string, err error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		if words, found := strings.CutPrefix(line, `ExecStart="`); found {
-			program, _, _ := strings.Cut(words, `"`)
-			daemon = strings.ReplaceAll(program, "%%", "%")
+			daemon, _, _ = strings.Cut(words, `"`)
 		}
 		if value, found := strings.CutPrefix(line, homeMark); found {
-			home = strings.ReplaceAll(value, "%%", "%")
+			home = value
 		}
 	}
-	if daemon == "" {
-		return "", "", fmt.Errorf("%w: %s was not written by sbctl", ErrOtherHome, s.unit())
+	if daemon == "" || home == "" {
+		return "", "", fmt.Errorf("%w: %s was not written by sbctl", ErrOtherHome, path)
 	}
-	return daemon, home, nil
+	plain := strings.NewReplacer("%%", "%", "%h", s.cfg.UserHome)
+	return plain.Replace(daemon), plain.Replace(home), nil
 }
 
 func (s *systemd) install(ctx context.Context) (Report, error) {

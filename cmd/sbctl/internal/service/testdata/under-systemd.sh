@@ -94,4 +94,4 @@ sbctl service start
 sbctl service uninstall
 [ -z "$(ls "$HOME/.config/systemd/user")" ]
 [ -s "$state/vault.db" ]
-step done
+step 'done'
