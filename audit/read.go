@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 )
 
@@ -56,15 +55,15 @@ func (l *Log) Read(from uint64, fn func(line []byte) error) error {
 		}
 	}
 	for _, s := range list[start:] {
-		if err := readSegment(filepath.Join(l.config.Dir, s.name()), s, from, fn); err != nil {
+		if err := readSegment(osFolder(l.config.Dir), s, from, fn); err != nil {
 			return fmt.Errorf("reading audit segment %d: %w", s.number, err)
 		}
 	}
 	return nil
 }
 
-func readSegment(path string, s segment, from uint64, fn func(line []byte) error) error {
-	f, err := os.Open(path)
+func readSegment(in osFolder, s segment, from uint64, fn func(line []byte) error) error {
+	f, err := in.open(s.name(), os.O_RDONLY)
 	if err != nil {
 		return err
 	}
