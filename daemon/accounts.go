@@ -112,7 +112,7 @@ func (d *Daemon) accountUnary(ctx context.Context, req any, info *grpc.UnaryServ
 
 // accountStream writes the entry before the stream starts.
 func (d *Daemon) accountStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if !exempt(info.FullMethod) {
+	if unknown := srv == nil; !unknown && !exempt(info.FullMethod) {
 		if err := d.account(stream.Context(), info.FullMethod, nil); err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (d *Daemon) account(ctx context.Context, full string, outcome error) error 
 			e.Cause = typed.Cause
 		}
 	}
-	if err := d.record(ctx, e); err != nil && !d.vault.Locked() {
+	if err := d.record(ctx, e); err != nil && !d.locked() {
 		return err
 	}
 	return nil

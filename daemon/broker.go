@@ -49,7 +49,7 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), "UNKNOWN_PROFILE")
 	}
 	e.SubjectID, e.ShimVersion = name, d.nameOrMask(req.GetShimVersion())
-	if d.vault.Locked() {
+	if d.locked() {
 		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.VaultLocked), string(wire.VaultLocked))
 	}
 	r := &run{
@@ -211,10 +211,10 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	send := func(event *brokerv1.WatchResponse) error { return stream.Send(event) }
+	last := d.state().readable(r.subject, r.tier, d.clock.read())
 	if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_Ready{Ready: &brokerv1.Ready{}}}); err != nil {
 		return err
 	}
-	last := d.state().readable(r.subject, r.tier, d.clock.read())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -287,7 +287,7 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 	e := audit.Entry{Kind: audit.Authz, Peer: peerEntry(p), Decision: decisionDeny}
 	refusal := wire.RunEnded
 	switch {
-	case d.vault.Locked():
+	case d.locked():
 		refusal = wire.VaultLocked
 	case ok && p.Alive():
 		return r, nil

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -94,7 +93,7 @@ func (c *checker) log(ctx context.Context, state vault.State) error {
 
 // idle makes sure that no daemon holds the home.
 func idle(home string) error {
-	file, err := os.Open(place.LockFile(home))
+	file, err := openPlain(place.LockFile(home))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

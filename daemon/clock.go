@@ -57,6 +57,9 @@ func (c *clock) read() reading {
 	case now.Before(c.high.Add(-clockSlack)):
 		c.behind = true
 	}
+	if now.Before(c.high) { // a grant that ended by the wall clock stays ended
+		now = c.high
+	}
 	return reading{now: now, bootID: id, since: since, behind: c.behind}
 }
 

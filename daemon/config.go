@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -32,7 +31,7 @@ const maxConfigSize = 64 << 10
 // unknown key: a setting that does nothing would be a lie.
 func readConfig(home string) (fileConfig, error) {
 	path := place.ConfigFile(home)
-	file, err := os.Open(path)
+	file, err := openPlain(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fileConfig{}, nil
 	}
@@ -40,9 +39,6 @@ func readConfig(home string) (fileConfig, error) {
 		return fileConfig{}, fault(wire.ConfigInvalid, "%w", err)
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return fileConfig{}, fault(wire.ConfigInvalid, "%s is not a regular file", path)
-	}
 	raw, err := io.ReadAll(io.LimitReader(file, maxConfigSize+1))
 	if err != nil {
 		return fileConfig{}, fault(wire.ConfigInvalid, "%w", err)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
-	"google.golang.org/grpc"
 
 	"subjectbroker/audit"
 	"subjectbroker/proto/place"
@@ -93,6 +92,10 @@ type Daemon struct {
 
 // state is what is in force; empty while the vault is locked.
 func (d *Daemon) state() *state { return d.current.Load() }
+
+// locked reports whether nothing is in force: the keys are out of memory, or
+// what they open has not been read yet.
+func (d *Daemon) locked() bool { return d.vault.Locked() || !d.state().open }
 
 // log is the audit log; nil when the daemon started locked and was never unlocked.
 func (d *Daemon) log() *audit.Log { return d.ledger.Load() }
@@ -203,8 +206,8 @@ func (d *Daemon) serveUntil(ctx context.Context, socks *sockets, lock *os.File, 
 	brokerServer, operatorServer := d.newBrokerServer(), d.newOperatorServer()
 	served := make(chan error, 2)
 	var tasks sync.WaitGroup
-	tasks.Go(func() { serve(brokerServer, socks.broker, served) })
-	tasks.Go(func() { serve(operatorServer, socks.operator, served) })
+	tasks.Go(func() { brokerServer.run(socks.broker, served) })
+	tasks.Go(func() { operatorServer.run(socks.operator, served) })
 	tasks.Go(func() { d.tend(lock, rotate) })
 	if d.locking.waiting() {
 		tasks.Go(func() { d.retryUnlock(ctx) })
@@ -228,14 +231,10 @@ func (d *Daemon) serveUntil(ctx context.Context, socks *sockets, lock *os.File, 
 }
 
 // stop answers or refuses what is in flight and ends every run.
-func (d *Daemon) stop(servers ...*grpc.Server) {
+func (d *Daemon) stop(servers ...*server) {
 	var done sync.WaitGroup
 	for _, s := range servers {
-		done.Go(func() {
-			timer := time.AfterFunc(stopLimit, s.Stop)
-			defer timer.Stop()
-			s.GracefulStop()
-		})
+		done.Go(s.stop)
 	}
 	done.Wait()
 	if err := d.endRuns(wire.BrokerUnavailable, "DAEMON_STOPPED", func(*run) bool { return true }); err != nil {
@@ -246,7 +245,7 @@ func (d *Daemon) stop(servers ...*grpc.Server) {
 // close writes the last checkpoint and closes vault and log.
 func (d *Daemon) close() {
 	if log := d.log(); log != nil {
-		if d.vault != nil && !d.vault.Locked() {
+		if d.vault != nil && !d.locked() {
 			d.suppressed(d.clock.now())
 			_ = d.record(context.Background(), audit.Entry{Kind: kindVaultClose, Decision: decisionAllow, ReasonCode: string(wire.Allowed)})
 			d.checkpoint()

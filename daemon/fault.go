@@ -35,6 +35,7 @@ var codes = []struct {
 	{vault.ErrKeyUnavailable, wire.KeyUnavailable},
 	{vault.ErrMissing, wire.VaultMissing},
 	{vault.ErrSchema, wire.SchemaUnsupported},
+	{vault.ErrLocked, wire.VaultLocked},
 	{vault.ErrInUse, wire.AlreadyRunning},
 	{vault.ErrIntegrity, wire.IntegrityFailed},
 	{vault.ErrReplaced, wire.VaultDamaged},

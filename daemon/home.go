@@ -83,6 +83,23 @@ func checkParents(path string) error {
 	}
 }
 
+// openPlain opens a regular file for reading, without following a link in its
+// last component and without waiting for anybody at the other end of a FIFO.
+func openPlain(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
 // lockHome takes the home's lock without waiting and writes our pid into it:
 // clients compare it with the pid that answers. The lock is held until the file
 // is closed; the file stays.

@@ -23,7 +23,7 @@ const (
 // used; the state keeps it.
 func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 	st := newState()
-	st.uses = uses
+	st.open, st.uses = true, uses
 	err := v.View(func(tx *vault.Tx) error {
 		if err := tx.Records(func(r vault.Record) error { st.catalog[r.Name] = factsOf(r); return nil }); err != nil {
 			return err

@@ -47,7 +47,7 @@ type owed struct {
 func (d *Daemon) mutate(ctx context.Context, plan func(*state) (change, error)) error {
 	d.changing.mu.Lock()
 	defer d.changing.mu.Unlock()
-	if d.vault.Locked() {
+	if d.locked() {
 		return wire.Deny(wire.VaultLocked)
 	}
 	if err := d.settle(); err != nil {

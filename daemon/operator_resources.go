@@ -162,7 +162,7 @@ func (s *state) mustBe(name string, file bool) error {
 }
 
 func (d *Daemon) needUnlocked() error {
-	if d.vault.Locked() {
+	if d.locked() {
 		return wire.Deny(wire.VaultLocked)
 	}
 	return nil

@@ -40,6 +40,9 @@ func (o operator) WatchEvents(_ *operatorv1.WatchEventsRequest, stream grpc.Serv
 		return wire.Deny(wire.VaultLocked)
 	}
 	durable, _ := log.Durable()
+	if err := stream.SendHeader(nil); err != nil { // events from here on are reported
+		return err
+	}
 	return o.d.followLog(stream.Context(), log, durable.Seq+1, func(line []byte) error {
 		return stream.Send(&operatorv1.WatchEventsResponse{Line: line})
 	})

@@ -113,6 +113,9 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	if v.outcome != grants.Allowed || v.failed {
 		out.wipe()
 	}
+	if uses > 0 { // it may have been the last one
+		d.hub.listChanged(a.entry.SubjectID)
+	}
 	if v.outcome == grants.Denied {
 		d.budgets.spend(a.peer.Key(), d.clock.now())
 	}

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 
 	"subjectbroker/audit"
 	"subjectbroker/daemon/peer"
@@ -33,34 +35,58 @@ const (
 	maxConnections        = 1024
 	maxConnectionsPerPeer = 128
 	maxStreamsPerConn     = 256
-	handshakeLimit        = 5 * time.Second
+	handshakeLimit        = stopLimit // a stop waits for handshakes
 	maxHeaderList         = 8 << 10
 )
 
+// server is one socket's server with its gate.
+type server struct {
+	*grpc.Server
+	gate *gate
+}
+
+// run serves until the server is stopped.
+func (s *server) run(listener net.Listener, failed chan<- error) {
+	if err := s.Serve(peer.Listener{Listener: listener, Admit: s.gate.admit, Leave: s.gate.leave}); err != nil {
+		failed <- err
+	}
+}
+
+// stop answers what is in flight, and returns when every connection has left.
+func (s *server) stop() {
+	timer := time.AfterFunc(stopLimit, s.Stop)
+	defer timer.Stop()
+	s.GracefulStop()
+	s.gate.open.Wait()
+}
+
 // newBrokerServer serves the worker plane.
-func (d *Daemon) newBrokerServer() *grpc.Server {
-	server := grpc.NewServer(d.serverOptions(newGate(d, maxConnections, maxConnectionsPerPeer),
+func (d *Daemon) newBrokerServer() *server {
+	g := newGate(d)
+	s := grpc.NewServer(d.serverOptions(g,
 		[]grpc.UnaryServerInterceptor{d.recoverUnary},
 		[]grpc.StreamServerInterceptor{d.recoverStream})...)
-	brokerv1.RegisterBrokerServiceServer(server, broker{d: d})
-	return server
+	brokerv1.RegisterBrokerServiceServer(s, broker{d: d})
+	return &server{s, g}
 }
 
 // newOperatorServer serves the operator. Health and reflection are here only.
-func (d *Daemon) newOperatorServer() *grpc.Server {
-	server := grpc.NewServer(d.serverOptions(newGate(d, maxConnections, maxConnections),
+func (d *Daemon) newOperatorServer() *server {
+	g := newGate(d)
+	s := grpc.NewServer(d.serverOptions(g,
 		[]grpc.UnaryServerInterceptor{d.recoverUnary, d.authoriseUnary, d.accountUnary},
 		[]grpc.StreamServerInterceptor{d.recoverStream, d.authoriseStream, d.accountStream})...)
-	operatorv1.RegisterOperatorServiceServer(server, operator{d: d})
-	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
-	reflection.Register(server)
-	return server
+	operatorv1.RegisterOperatorServiceServer(s, operator{d: d})
+	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
+	reflection.Register(s)
+	return &server{s, g}
 }
 
 func (d *Daemon) serverOptions(g *gate, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.Creds(peer.Credentials{Admit: g.admit}),
+		grpc.Creds(peer.Credentials{}),
 		grpc.StatsHandler(g),
+		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 		grpc.ForceServerCodecV2(wipingCodec{encoding.GetCodecV2(proto.Name)}),
@@ -76,18 +102,15 @@ func (d *Daemon) serverOptions(g *gate, unary []grpc.UnaryServerInterceptor, str
 
 // gate admits connections and follows them and their calls to the end.
 type gate struct {
-	d       *Daemon
-	limit   int
-	perPeer int
+	d *Daemon
 
 	mu    sync.Mutex
 	conns map[peer.ProcessKey]int
 	total int
+	open  sync.WaitGroup // connections that were admitted and have not left
 }
 
-func newGate(d *Daemon, limit, perPeer int) *gate {
-	return &gate{d: d, limit: limit, perPeer: perPeer, conns: map[peer.ProcessKey]int{}}
-}
+func newGate(d *Daemon) *gate { return &gate{d: d, conns: map[peer.ProcessKey]int{}} }
 
 // admit refuses foreign uids and more connections than there may be, before a
 // byte is read.
@@ -97,28 +120,45 @@ func (g *gate) admit(p *peer.Peer) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.total >= g.limit || g.conns[p.Key()] >= g.perPeer {
+	if g.total >= maxConnections || g.conns[p.Key()] >= maxConnectionsPerPeer {
 		return fmt.Errorf("too many connections")
 	}
 	g.total++
 	g.conns[p.Key()]++
+	g.open.Add(1)
 	return nil
 }
 
+// leave forgets a connection that was closed and ends its runs.
 func (g *gate) leave(p *peer.Peer) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.total--
 	if g.conns[p.Key()]--; g.conns[p.Key()] == 0 {
 		delete(g.conns, p.Key())
 	}
+	g.mu.Unlock()
+	go func() {
+		defer g.open.Done()
+		// Nobody waits for the answer; a failing log is reported by its own state.
+		_ = g.d.endRuns(wire.RunEnded, "CONNECTION_CLOSED", func(r *run) bool { return r.peer == p })
+		p.Close()
+	}()
+}
+
+// unknownMethod answers calls of methods that are not on this socket.
+func unknownMethod(_ any, stream grpc.ServerStream) error {
+	if a, ok := stream.Context().Value(accountKey{}).(*account); ok {
+		a.unknown = true
+	}
+	return &wire.Error{Reason: wire.PlatformUnsupported, Message: "there is no such method on this socket"}
 }
 
 // account follows one call: whether an entry was written for it.
 type account struct {
-	method string
-	peer   *peer.Peer
-	done   bool
+	method  string
+	peer    *peer.Peer
+	unknown bool // there is no such method
+	done    bool
 }
 
 type accountKey struct{}
@@ -150,31 +190,18 @@ func (g *gate) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		return
 	}
 	a, ok := ctx.Value(accountKey{}).(*account)
-	if !ok || a.done || a.peer == nil || exempt(a.method) {
+	if !ok || a.done || a.peer == nil || !a.unknown && exempt(a.method) {
 		return
 	}
 	g.d.flag(a)
 }
 
-// TagConn does nothing: the peer was fixed at the handshake.
+// TagConn does nothing: the peer was fixed at accept.
 func (g *gate) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
-// HandleConn ends the runs of a connection with it.
-func (g *gate) HandleConn(ctx context.Context, s stats.ConnStats) {
-	if _, ended := s.(*stats.ConnEnd); !ended {
-		return
-	}
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return
-	}
-	g.leave(p)
-	go func() {
-		// Nobody waits for the answer; a failing log is reported by its own state.
-		_ = g.d.endRuns(wire.RunEnded, "CONNECTION_CLOSED", func(r *run) bool { return r.peer == p })
-		p.Close()
-	}()
-}
+// HandleConn does nothing: grpc is silent about connections that never spoke, so
+// the listener tells when one ends.
+func (g *gate) HandleConn(context.Context, stats.ConnStats) {}
 
 // flag records a call that no handler saw, within its peer's budget.
 func (d *Daemon) flag(a *account) {
@@ -189,7 +216,7 @@ func (d *Daemon) flag(a *account) {
 		return
 	}
 	e := audit.Entry{Kind: audit.Flag, Peer: peerEntry(a.peer), Decision: decisionDeny, ReasonCode: string(wire.InvalidArgument), Cause: causeMalformed}
-	if call, known := calls[methodName(a.method)]; known {
+	if call, known := calls[methodName(a.method)]; known && !a.unknown {
 		e.Action = call.action
 	} else {
 		e.Action = d.mask(a.method)
@@ -218,10 +245,16 @@ func (d *Daemon) caught(method string, err *error) {
 	}
 }
 
-// public makes sure that only typed errors cross the socket.
+// public makes sure that only typed errors cross the socket, and those of grpc
+// itself about a message that it could not take.
 func public(err error) error {
 	if err == nil {
 		return nil
+	}
+	if _, typed := errors.AsType[*wire.Error](err); !typed {
+		if _, own := status.FromError(err); own {
+			return err
+		}
 	}
 	return refusal(err)
 }
@@ -247,11 +280,4 @@ type wipingPool struct{ mem.BufferPool }
 func (p wipingPool) Put(buffer *[]byte) {
 	clear((*buffer)[:cap(*buffer)])
 	p.BufferPool.Put(buffer)
-}
-
-// serve runs a server on its listener until it is stopped.
-func serve(server *grpc.Server, listener net.Listener, failed chan<- error) {
-	if err := server.Serve(listener); err != nil {
-		failed <- err
-	}
 }

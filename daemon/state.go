@@ -12,6 +12,7 @@ import (
 // state is what is in force now. It is a copy of the vault's rows, made at
 // unlock and dropped at lock; a decision never touches the disk.
 type state struct {
+	open    bool // read from the vault; fixed
 	mu      sync.RWMutex
 	set     *grants.Set
 	catalog map[string]facts

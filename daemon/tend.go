@@ -39,7 +39,7 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 			return
 		}
 		d.changing.mu.Lock()
-		if d.log() != nil && !d.vault.Locked() {
+		if d.log() != nil && !d.locked() {
 			_ = d.settle() // tried again at the next tick
 		}
 		d.changing.mu.Unlock()
@@ -113,7 +113,7 @@ func (d *Daemon) checkpoint() {
 // checkpointLocked is checkpoint for callers that hold changing.mu.
 func (d *Daemon) checkpointLocked() {
 	log := d.log()
-	if log == nil || d.vault.Locked() || d.changing.owed != nil {
+	if log == nil || d.locked() || d.changing.owed != nil {
 		return
 	}
 	durable, _ := log.Durable()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -34,12 +35,33 @@ type lockState struct {
 	mu    sync.Mutex
 	mode  string
 	cause string
+	locks int // by the operator, so far
 }
 
 func (l *lockState) set(mode, cause string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mode, l.cause = mode, cause
+	if mode == lockedByOperator {
+		l.locks++
+	}
+}
+
+// wait says why the key source is still waited for, unless the operator has
+// locked: then only the operator opens.
+func (l *lockState) wait(cause string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mode == lockedWaiting {
+		l.cause = cause
+	}
+}
+
+// byOperator counts how often the operator has locked.
+func (l *lockState) byOperator() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.locks
 }
 
 func (l *lockState) get() (mode, cause string) {
@@ -133,22 +155,35 @@ func sourceOf(kind, home string, child keysource.Command) (vault.KeySource, erro
 func (d *Daemon) unlock(ctx context.Context) error {
 	d.unlocking.Lock()
 	defer d.unlocking.Unlock()
-	if !d.vault.Locked() {
+	if !d.locked() {
 		return nil
 	}
+	locks := d.locking.byOperator()
 	if err := d.vault.UnlockWith(ctx, d.keys); err != nil {
 		return err
 	}
-	if err := d.enter(); err != nil {
-		d.vault.Lock()
-		return err
+	// The key source may have taken its time: a lock that was asked for
+	// meanwhile stands.
+	d.changing.mu.Lock()
+	defer d.changing.mu.Unlock()
+	err := fmt.Errorf("%w again while the key was fetched", vault.ErrLocked)
+	if d.locking.byOperator() == locks {
+		err = d.enter()
 	}
-	return nil
+	if err != nil {
+		d.vault.Lock()
+	}
+	return err
 }
 
 // enter goes from an unlocked vault to serving: log, reconciliation, state.
+// Until it has returned, the vault still counts as locked. The caller holds
+// changing.mu, or nothing else runs yet.
 func (d *Daemon) enter() error {
 	if err := d.openLog(); err != nil {
+		return err
+	}
+	if err := d.settle(); err != nil {
 		return err
 	}
 	uses, err := d.reconcile(d.log())
@@ -179,7 +214,7 @@ func (d *Daemon) enter() error {
 	}
 	d.current.Store(st)
 	d.locking.set(unlocked, "")
-	d.checkpoint()
+	d.checkpointLocked()
 	d.hub.listChanged()
 	return nil
 }
@@ -236,7 +271,8 @@ func (d *Daemon) retryUnlock(ctx context.Context) {
 		case err == nil:
 			d.logger.Info("unlocked: the key source answered")
 		case errors.Is(err, vault.ErrKeyNotAnswering):
-			d.locking.set(lockedWaiting, err.Error())
+			d.locking.wait(err.Error())
+		case errors.Is(err, vault.ErrLocked): // by the operator, meanwhile
 		default:
 			d.fail(err)
 			return
@@ -251,25 +287,25 @@ func (d *Daemon) lock(reason string) error {
 	defer d.changing.mu.Unlock()
 	d.checkpointLocked()
 	d.locking.set(lockedByOperator, reason)
+	if o := d.changing.owed; o != nil {
+		o.permit = nil // the vault has it, and is read again at the unlock
+	}
 	d.current.Store(newState())
 	d.vault.Lock()
 	return d.endRuns(wire.VaultLocked, "LOCKED", func(*run) bool { return true })
 }
 
-// reload reads what is in force again. The caller holds changing.mu.
+// reload reads what is in force again. Uses go on being counted meanwhile. The
+// caller holds changing.mu.
 func (d *Daemon) reload() error {
-	old := d.state()
-	old.mu.RLock()
-	uses := make(map[string]uint64, len(old.uses))
-	for id, n := range old.uses {
-		uses[id] = n
-	}
-	old.mu.RUnlock()
-	st, err := load(d.vault, uses)
+	fresh, err := load(d.vault, nil)
 	if err != nil {
 		return err
 	}
-	d.current.Store(st)
+	st := d.state()
+	st.mu.Lock()
+	st.set, st.catalog, st.names, st.ended = fresh.set, fresh.catalog, fresh.names, fresh.ended
+	st.mu.Unlock()
 	d.hub.listChanged()
 	return nil
 }

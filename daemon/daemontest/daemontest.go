@@ -32,7 +32,7 @@ import (
 
 // Patience is how long a helper waits for something that must happen. It is
 // long because machines are slow, and never part of what a test asserts.
-const Patience = time.Minute
+const Patience = 30 * time.Second
 
 // Options say what differs from a plain daemon in a new home. The zero value is
 // a plain daemon.

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"subjectbroker/audit/verify"
-	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/place"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/vault"
 	"subjectbroker/vault/keysource"
 )
@@ -68,12 +68,20 @@ func (d *Daemon) RawLog() []byte {
 	return all
 }
 
-// Await waits until the log holds an entry that match accepts.
-func (d *Daemon) Await(match func(verify.Entry) bool) verify.Entry {
+// Await waits until the log holds an entry after a sequence number that match
+// accepts. A nil match accepts any.
+func (d *Daemon) Await(after uint64, match func(verify.Entry) bool) verify.Entry {
 	d.t.Helper()
+	for _, e := range d.Since(after) {
+		if match == nil || match(e) {
+			return e
+		}
+	}
+	// The stream has an entry of its own, which must not pass for what is awaited.
+	own := func(e verify.Entry) bool { return e.Kind == "operator.read" && e.Action == "read-audit" }
 	ctx, cancel := d.context()
 	defer cancel()
-	stream, err := d.Operator().ReadAudit(ctx, &operatorv1.ReadAuditRequest{Follow: true})
+	stream, err := d.Operator().ReadAudit(ctx, &operatorv1.ReadAuditRequest{FromSeq: after + 1, Follow: true})
 	d.must("following the log", err)
 	for {
 		batch, err := stream.Recv()
@@ -81,7 +89,7 @@ func (d *Daemon) Await(match func(verify.Entry) bool) verify.Entry {
 		for _, line := range batch.GetLines() {
 			e, err := verify.ParseLine(line)
 			d.must("reading a line", err)
-			if match(e) {
+			if !own(e) && (match == nil || match(e)) {
 				return e
 			}
 		}

@@ -9,6 +9,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -96,27 +97,66 @@ func FromContext(ctx context.Context) (*Peer, bool) {
 	return p, ok
 }
 
-// Credentials are transport credentials that identify the peer at accept.
-// Admit may refuse it; it is called before a byte is read.
-type Credentials struct {
+// Listener identifies the peer of each connection as it accepts it, before a
+// byte is read.
+type Listener struct {
+	net.Listener
+	// Admit may refuse a peer; the connection is closed then. Required.
 	Admit func(*Peer) error
+	// Leave is called once when the connection of an admitted peer is closed,
+	// whether or not it ever sent anything. Required.
+	Leave func(*Peer)
 }
 
-// ServerHandshake identifies the peer and leaves the connection as it is.
-func (c Credentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	unixConn, ok := conn.(*net.UnixConn)
+// Accept returns the next connection that is admitted.
+func (l Listener) Accept() (net.Conn, error) {
+	for {
+		accepted, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		unixConn, ok := accepted.(*net.UnixConn)
+		if !ok {
+			return nil, errors.Join(fmt.Errorf("identifying the peer: %T is not a Unix connection", accepted), accepted.Close())
+		}
+		p, err := Accept(unixConn)
+		if err != nil { // it is gone already
+			_ = unixConn.Close()
+			continue
+		}
+		if err := l.Admit(p); err != nil {
+			p.Close()
+			_ = unixConn.Close()
+			continue
+		}
+		return &conn{UnixConn: unixConn, peer: p, leave: sync.OnceFunc(func() { l.Leave(p) })}, nil
+	}
+}
+
+// conn is a connection whose peer is known.
+type conn struct {
+	*net.UnixConn
+	peer  *Peer
+	leave func()
+}
+
+// Close closes the connection and says that its peer has left.
+func (c *conn) Close() error {
+	defer c.leave()
+	return c.UnixConn.Close()
+}
+
+// Credentials are transport credentials for connections of a Listener: they
+// hand the peer to grpc.
+type Credentials struct{}
+
+// ServerHandshake leaves the connection as it is.
+func (Credentials) ServerHandshake(accepted net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, ok := accepted.(*conn)
 	if !ok {
-		return nil, nil, fmt.Errorf("identifying the peer: %T is not a Unix connection", conn)
+		return nil, nil, fmt.Errorf("identifying the peer: %T does not come from our listener", accepted)
 	}
-	p, err := Accept(unixConn)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := c.Admit(p); err != nil {
-		p.Close()
-		return nil, nil, err
-	}
-	return conn, p, nil
+	return c, c.peer, nil
 }
 
 // ClientHandshake is not for clients.

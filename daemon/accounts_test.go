@@ -1,0 +1,287 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"subjectbroker/audit/verify"
+	"subjectbroker/daemon"
+	"subjectbroker/daemon/daemontest"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+)
+
+// services are everything that can be asked of the daemon.
+var services = []protoreflect.ServiceDescriptor{
+	brokerv1.File_subjectbroker_broker_v1_broker_proto.Services().Get(0),
+	operatorv1.File_subjectbroker_operator_v1_operator_proto.Services().Get(0),
+}
+
+// methods calls fn for each RPC of both services.
+func methods(fn func(service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor)) {
+	for _, service := range services {
+		for i := range service.Methods().Len() {
+			fn(service, service.Methods().Get(i))
+		}
+	}
+}
+
+func isBroker(service protoreflect.ServiceDescriptor) bool { return service == services[0] }
+
+// P29: a new RPC needs a row.
+func TestEveryCallHasARow(t *testing.T) {
+	rows := daemon.AccountedCalls()
+	named := map[string]bool{}
+	methods(func(_ protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) {
+		named[string(method.Name())] = true
+		if !rows[string(method.Name())] {
+			t.Errorf("%s has no row in calls", method.FullName())
+		}
+	})
+	for name := range rows {
+		if !named[name] {
+			t.Errorf("calls has a row for %s, which is no RPC", name)
+		}
+	}
+}
+
+// allowed are requests that succeed in the world of TestEveryCallIsAccountedFor,
+// in an order in which each still can. The entry of each has the given kind.
+func allowed(files string, run string) []struct {
+	method, kind string
+	request      proto.Message
+} {
+	enabled := true
+	return []struct {
+		method, kind string
+		request      proto.Message
+	}{
+		{"OpenRun", "run.open", daemontest.Claim("worker")},
+		{"ListResources", "list", &brokerv1.ListResourcesRequest{RunId: run}},
+		{"Acquire", "acquire", &brokerv1.AcquireRequest{RunId: run, ResourceId: "readme"}},
+		{"Explain", "explain", &brokerv1.ExplainRequest{RunId: run, ResourceId: "readme"}},
+		{"Report", "run.report", &brokerv1.ReportRequest{RunId: run}},
+		{"Watch", "run.watch", &brokerv1.WatchRequest{RunId: run}},
+		{"CloseRun", "run.end", &brokerv1.CloseRunRequest{RunId: run}},
+
+		{"ConfirmClock", "operator.clock", &operatorv1.ConfirmClockRequest{}},
+		{"PutSecret", "resource.put", &operatorv1.PutSecretRequest{Name: "more", Kind: "text", Content: []byte("one")}},
+		{"PutSecret", "resource.put", &operatorv1.PutSecretRequest{Name: "more", Kind: "text", Content: []byte("two")}},
+		{"GetSecret", "resource.get", &operatorv1.GetSecretRequest{Name: "more"}},
+		{"RevertSecret", "resource.revert", &operatorv1.RevertSecretRequest{Name: "more", To: 1}},
+		{"AddFile", "resource.add", &operatorv1.AddFileRequest{Name: "file", Path: filepath.Join(files, "file")}},
+		{"CheckFiles", "operator.read", &operatorv1.CheckFilesRequest{}},
+		{"RepinFile", "resource.repin", &operatorv1.RepinFileRequest{Name: "file"}},
+		{"ListResources", "operator.read", &operatorv1.ListResourcesRequest{}},
+		{"GetResource", "operator.read", &operatorv1.GetResourceRequest{Name: "readme"}},
+		{"AddSubject", "subject.add", &operatorv1.AddSubjectRequest{Name: "other"}},
+		{"SetSubject", "subject.set", &operatorv1.SetSubjectRequest{Name: "other", MinTier: "bound", Enabled: &enabled}},
+		{"ListSubjects", "operator.read", &operatorv1.ListSubjectsRequest{}},
+		{"CreateGrants", "grant.create", &operatorv1.CreateGrantsRequest{Subject: "other", Capabilities: []string{"read:more"}}},
+		{"ListGrants", "operator.read", &operatorv1.ListGrantsRequest{}},
+		{"Explain", "operator.read", &operatorv1.ExplainRequest{Subject: "other", Capability: "read:more"}},
+		{"RevokeGrants", "grant.revoke", &operatorv1.RevokeGrantsRequest{Subject: "other", All: true}},
+		{"RemoveSubject", "subject.remove", &operatorv1.RemoveSubjectRequest{Name: "other"}},
+		{"RemoveResource", "resource.remove", &operatorv1.RemoveResourceRequest{Name: "more"}},
+		{"ListRuns", "operator.read", &operatorv1.ListRunsRequest{}},
+		{"EndRun", "run.end", nil}, // of the newest run
+		{"WatchEvents", "operator.watch", &operatorv1.WatchEventsRequest{}},
+		{"Apply", "subject.add", &operatorv1.ApplyRequest{Document: []byte("version: 1\nsubjects: {third: {}}\n")}},
+		{"Export", "operator.export", &operatorv1.ExportRequest{}},
+		{"AuditHead", "operator.read", &operatorv1.AuditHeadRequest{}},
+		{"ReadAudit", "operator.read", &operatorv1.ReadAuditRequest{}},
+		{"ListDenials", "operator.read", &operatorv1.ListDenialsRequest{}},
+		{"Lock", "vault.lock", &operatorv1.LockRequest{}},
+		{"Unlock", "vault.unlock", &operatorv1.UnlockRequest{}},
+		{"Panic", "operator.panic", &operatorv1.PanicRequest{}},
+	}
+}
+
+// P29: every RPC is accounted for when it is allowed.
+func TestEveryAllowedCallIsAccountedFor(t *testing.T) {
+	d := daemontest.Start(t)
+	files := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(files, "file"), []byte("in a file"), 0o600))
+	d.Put("readme", "hello")
+	d.AddSubject("worker")
+	d.Grant("worker", "read:readme")
+	run := d.Open("worker")
+	spare := d.Open("worker")
+
+	seen := map[protoreflect.FullName]bool{}
+	for _, call := range allowed(files, run.ID) {
+		conn, service := run.Conn, services[0]
+		if _, operators := call.request.(interface{ ProtoReflect() protoreflect.Message }); operators {
+			if parent := call.request.ProtoReflect().Descriptor().ParentFile(); parent != service.ParentFile() {
+				conn, service = d.OperatorConn(), services[1]
+			}
+		} else {
+			conn, service = d.OperatorConn(), services[1]
+			call.request = &operatorv1.EndRunRequest{RunId: spare.ID}
+		}
+		method := service.Methods().ByName(protoreflect.Name(call.method))
+		seen[method.FullName()] = true
+		t.Log(method.FullName())
+		seq := d.Seq()
+		if err := invoke(conn, method, call.request); err != nil {
+			t.Errorf("%s: %s: %v", method.FullName(), daemontest.Reason(err), err)
+			continue
+		}
+		e := d.Await(seq, func(e verify.Entry) bool { return e.Kind == call.kind })
+		if e.Decision != "" && e.Decision != "allow" || !e.HasPeer && e.RunID == "" {
+			t.Errorf("%s: the entry does not say that somebody was allowed: %+v", method.FullName(), e)
+		}
+	}
+	methods(func(_ protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) {
+		if !seen[method.FullName()] && method.Name() != "Status" {
+			t.Errorf("%s is not in the table", method.FullName())
+		}
+	})
+}
+
+// P29: so is every RPC that cannot succeed, whatever is wrong with it.
+func TestEveryRefusedCallIsAccountedFor(t *testing.T) {
+	clock := newClock()
+	d := daemontest.StartWith(t, daemontest.Options{Now: clock.Now})
+	broker := d.Connect()
+	ways := []struct {
+		name string
+		call func(conn *grpc.ClientConn, method protoreflect.MethodDescriptor) error
+	}{
+		{"empty", func(conn *grpc.ClientConn, method protoreflect.MethodDescriptor) error {
+			return invoke(conn, method, dynamicpb.NewMessage(method.Input()))
+		}},
+		{"garbage", func(conn *grpc.ClientConn, method protoreflect.MethodDescriptor) error {
+			return invokeRaw(conn, path(method), []byte{0xff, 0xff, 0xff})
+		}},
+		{"over-size", func(conn *grpc.ClientConn, method protoreflect.MethodDescriptor) error {
+			return invokeRaw(conn, path(method), make([]byte, wire.MaxMessage+1))
+		}},
+	}
+	// What an empty request is allowed to do.
+	harmless := map[protoreflect.Name]bool{
+		"Status": true, "ConfirmClock": true, "ListSubjects": true, "ListGrants": true, "ListRuns": true, "WatchEvents": true,
+		"CheckFiles": true, "AuditHead": true, "ReadAudit": true, "ListDenials": true, "Export": true, "Lock": true, "Unlock": true, "Panic": true,
+	}
+	methods(func(service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) {
+		conn := broker
+		if !isBroker(service) {
+			conn = d.OperatorConn()
+		}
+		for _, way := range ways {
+			clock.step(time.Minute) // the budget for denials is full again
+			t.Log(method.FullName(), way.name)
+			seq := d.Seq()
+			err := way.call(conn, method)
+			if method.Name() == "Status" {
+				continue // the one that writes nothing
+			}
+			if succeeded := err == nil; succeeded && !(way.name == "empty" && (harmless[method.Name()] || !isBroker(service) && method.Name() == "ListResources")) {
+				t.Errorf("%s, %s: succeeded", method.FullName(), way.name)
+			}
+			d.Await(seq, nil)
+		}
+	})
+}
+
+// P29: what is no RPC at all is accounted for on both sockets.
+func TestUnknownMethodsAreAccountedFor(t *testing.T) {
+	clock := newClock()
+	d := daemontest.StartWith(t, daemontest.Options{Now: clock.Now})
+	for _, name := range []string{
+		"/subjectbroker.broker.v1.BrokerService/Nope",
+		"/subjectbroker.broker.v1.BrokerService/Status",
+		"/subjectbroker.operator.v1.OperatorService/Nope",
+		"/subjectbroker.broker.v2.BrokerService/Acquire",
+		"/somebody.Else/Call",
+		"/x/../y",
+	} {
+		for socket, conn := range map[string]*grpc.ClientConn{"broker": d.Connect(), "operator": d.OperatorConn()} {
+			clock.step(time.Minute)
+			t.Log(name, socket)
+			seq := d.Seq()
+			if err := invokeRaw(conn, name, nil); err == nil {
+				t.Errorf("%s on the %s socket succeeded", name, socket)
+			}
+			e := d.Await(seq, nil)
+			if e.Kind != "flag" || e.Decision != "deny" || bytes.Contains(d.RawLog(), []byte("Nope")) {
+				t.Errorf("%s on the %s socket: %+v", name, socket, e)
+			}
+		}
+	}
+	// The operator's verbs do not exist on the worker's socket.
+	clock.step(time.Minute)
+	if err := invokeRaw(d.Connect(), "/subjectbroker.operator.v1.OperatorService/Status", nil); err == nil {
+		t.Error("the worker plane reached an operator's verb")
+	}
+}
+
+func path(method protoreflect.MethodDescriptor) string {
+	return "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
+}
+
+// invoke calls any RPC. Of a stream it takes the first answer.
+func invoke(conn *grpc.ClientConn, method protoreflect.MethodDescriptor, request proto.Message) error {
+	ctx, cancel := context.WithTimeout(context.Background(), daemontest.Patience)
+	defer cancel()
+	answer := dynamicpb.NewMessage(method.Output())
+	if !method.IsStreamingServer() {
+		return conn.Invoke(ctx, path(method), request, answer)
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, path(method))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(stream.SendMsg(request), stream.CloseSend()); err != nil {
+		return err
+	}
+	if method.Name() == "WatchEvents" { // its first line comes with the next entry
+		if _, err := stream.Header(); err != nil { // events from here on are reported
+			return err
+		}
+		if _, err := operatorv1.NewOperatorServiceClient(conn).AuditHead(ctx, &operatorv1.AuditHeadRequest{}); err != nil {
+			return err
+		}
+	}
+	return stream.RecvMsg(answer)
+}
+
+// invokeRaw calls a method with bytes in place of a message.
+func invokeRaw(conn *grpc.ClientConn, path string, raw []byte) error {
+	ctx, cancel := context.WithTimeout(context.Background(), daemontest.Patience)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, path,
+		grpc.ForceCodecV2(rawCodec{encoding.GetCodecV2(grpcproto.Name)}), grpc.MaxCallSendMsgSize(len(raw)+1))
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(raw); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_ = stream.CloseSend()
+	return stream.RecvMsg(new([]byte))
+}
+
+// rawCodec sends bytes as they are.
+type rawCodec struct{ encoding.CodecV2 }
+
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+
+func (rawCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
