@@ -253,11 +253,19 @@ func usage(root *kong.Node, args []string, err error) error {
 		what = "missing " + strings.NewReplacer("<", "", ">", "", " ...", "…").Replace(strings.ToUpper(found[1]))
 	} else if found := wrongChoice.FindStringSubmatch(what); found != nil {
 		choices := strings.TrimPrefix(strings.ReplaceAll(found[2], `"`, ""), ",")
-		what = fmt.Sprintf("%s is one of %s, not %s", found[1], strings.ReplaceAll(choices, ",", ", "), found[3])
+		what = fmt.Sprintf("%s is one of %s, not %s", plainName(found[1]), strings.ReplaceAll(choices, ",", ", "), found[3])
 	} else if len(node.Children) > 0 && strings.HasPrefix(what, "expected ") {
 		what = fmt.Sprintf("%s needs a command: %s", full, strings.Join(commandNames(node), ", "))
 	}
 	return refuse(doing, "%s", what).withHint("%s --help", strings.Join(manual.Path(help), " "))
+}
+
+// plainName is an argument or flag as a person writes it: AGENT for [<agent>].
+func plainName(name string) string {
+	if strings.HasPrefix(name, "-") {
+		return name
+	}
+	return strings.ToUpper(strings.Trim(name, "[<>]"))
 }
 
 // lastNode is the deepest command that was recognised.

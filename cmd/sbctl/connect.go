@@ -220,18 +220,32 @@ func sibling(name string) (string, error) {
 	return path, nil
 }
 
+type agentView struct {
+	Agent     string   `json:"agent"`
+	Scope     string   `json:"scope"`
+	File      string   `json:"file"`
+	Exists    bool     `json:"exists"`
+	Connected bool     `json:"connected"`
+	Name      string   `json:"name,omitempty"`
+	SubjectID string   `json:"subjectId,omitempty"`
+	Shim      string   `json:"shim,omitempty"`
+	Home      string   `json:"home,omitempty"`
+	Problem   string   `json:"problem,omitempty"`
+	Warnings  []string `json:"warnings"`
+}
+
 func (a *app) listAgents(ctx context.Context) error {
 	const doing = "listing agents"
-	config, err := a.agentConfig(string(agents.Claude), "", "")
+	found, err := a.agents(ctx, doing)
 	if err != nil {
 		return err
 	}
-	found, err := agents.List(ctx, config)
-	if err != nil {
-		return agentFailure(err, doing)
-	}
-	list := ui.List{Head: []string{"AGENT", "SCOPE", "CONNECTED", "SUBJECT", "ENTRY", "FILE", "PROBLEM"}, Items: found}
+	list := ui.List{Head: []string{"AGENT", "SCOPE", "CONNECTED", "SUBJECT", "ENTRY", "FILE", "PROBLEM"}}
+	views := make([]agentView, 0, len(found))
 	for _, l := range found {
+		views = append(views, agentView{
+			string(l.Agent), string(l.Scope), l.File, l.Exists, l.Connected, l.Name, l.Subject, l.Shim, l.Home, l.Problem, append([]string{}, l.Warnings...),
+		})
 		problem := l.Problem
 		if problem == "" {
 			problem = strings.Join(l.Warnings, "; ")
@@ -239,7 +253,21 @@ func (a *app) listAgents(ctx context.Context) error {
 		list.IDs = append(list.IDs, string(l.Agent))
 		list.Rows = append(list.Rows, []string{string(l.Agent), string(l.Scope), yesNo(l.Connected), l.Subject, l.Name, l.File, problem})
 	}
+	list.Items = views
 	return a.out.List(list)
+}
+
+// agents is what is connected here, for the person and for this directory.
+func (a *app) agents(ctx context.Context, doing string) ([]agents.Listing, error) {
+	config, err := a.agentConfig(string(agents.Claude), "", "")
+	if err != nil {
+		return nil, err
+	}
+	found, err := agents.List(ctx, config)
+	if err != nil {
+		return nil, agentFailure(err, doing)
+	}
+	return found, nil
 }
 
 type disconnectCmd struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -56,7 +55,9 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	probes := probeHome(places.Home)
+	probes = append(probes, a.probeService(ctx)...)
 	probes = append(probes, a.probeDaemon(ctx)...)
+	probes = append(probes, a.probeAgents(ctx)...)
 	list := ui.List{Head: []string{"PROBE", "RESULT", "FOUND", "FIX"}, Items: probes}
 	failed := false
 	for _, p := range probes {
@@ -167,20 +168,4 @@ func (a *app) probeFiles(ctx context.Context) probe {
 		return probe{"files", probeWarn, fmt.Sprintf("%s of %d not as pinned", count(changed, "registered file"), len(files)), "sbctl resource status"}
 	}
 	return passed("files", "%s, all as pinned", count(len(files), "registered file"))
-}
-
-// probeHome looks at the home as far as its owner can.
-func probeHome(home string) []probe {
-	info, err := os.Lstat(home)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return []probe{{"home", probeWarn, home + " does not exist: the daemon makes it when it starts", "sbctl service start"}}
-	case err != nil:
-		return []probe{{"home", probeFail, err.Error(), ""}}
-	case !info.IsDir():
-		return []probe{{"home", probeFail, home + " is not a directory", ""}}
-	case info.Mode().Perm() != 0o700:
-		return []probe{{"home", probeFail, fmt.Sprintf("%s has mode %04o, want 0700", home, info.Mode().Perm()), "chmod 700 " + shellQuote(home)}}
-	}
-	return []probe{passed("home", "%s", home)}
 }

@@ -15,6 +15,8 @@ import (
 )
 
 // TestWithDaemon runs sbctl against a real daemon, a new one for each script.
+// One after the other: the umask, which a daemon sets while it makes its
+// sockets, belongs to the whole process.
 func TestWithDaemon(t *testing.T) {
 	scripts, err := filepath.Glob("testdata/real/*.txtar")
 	if err != nil || len(scripts) == 0 {
@@ -22,7 +24,6 @@ func TestWithDaemon(t *testing.T) {
 	}
 	for _, script := range scripts {
 		t.Run(strings.TrimSuffix(filepath.Base(script), ".txtar"), func(t *testing.T) {
-			t.Parallel()
 			daemon := daemontest.Start(t)
 			reader := readCommand(daemon)
 			testscript.Run(t, testscript.Params{
