@@ -3,7 +3,6 @@ package audit
 import (
 	"encoding/hex"
 	"strconv"
-	"time"
 )
 
 // One entry is one line of compact JSON in ASCII, fields in the order of
@@ -160,6 +159,3 @@ func appendQuoted(b []byte, s string) []byte {
 	}
 	return append(b, '"')
 }
-
-// parseTimestamp reads what appendHead wrote.
-func parseTimestamp(s string) (time.Time, error) { return time.Parse(timestampLayout, s) }

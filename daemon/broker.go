@@ -62,10 +62,10 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 	e.RunID, e.Tier = r.id, r.tier.String()
 	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
 	if err := d.runs.add(r); err != nil {
-		return nil, d.refuseRun(ctx, p, e, err.(*wire.Error), "TOO_MANY_RUNS")
+		return nil, d.refuseRun(ctx, p, e, wire.FromError(err), "TOO_MANY_RUNS")
 	}
 	if err := d.record(ctx, e); err != nil {
-		d.endRuns(wire.AuditFailed, "", func(other *run) bool { return other == r })
+		_ = d.endRuns(wire.AuditFailed, "", func(other *run) bool { return other == r })
 		return nil, err
 	}
 	return &brokerv1.OpenRunResponse{

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -153,18 +152,6 @@ func clearStale(path string) error {
 	}
 	if err := os.Remove(path); err != nil {
 		return fault(wire.SocketUnsafe, "removing a stale socket: %w", err)
-	}
-	return nil
-}
-
-// close stops listening and removes what we made.
-func (s *sockets) close() error {
-	return errors.Join(closeListener(s.broker), closeListener(s.operator))
-}
-
-func closeListener(l net.Listener) error {
-	if err := l.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("closing a socket: %w", err)
 	}
 	return nil
 }

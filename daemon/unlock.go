@@ -203,7 +203,10 @@ func (d *Daemon) enter() error {
 	vaultState := d.vault.State()
 	d.clock.raise(vaultState.HighWater)
 	if n := d.unrecorded.Swap(0); n > 0 {
-		d.note(audit.Entry{Kind: audit.Suppressed, Decision: decisionDeny, ReasonCode: string(wire.VaultLocked), Count: n})
+		err := d.note(audit.Entry{Kind: audit.Suppressed, Decision: decisionDeny, ReasonCode: string(wire.VaultLocked), Count: n})
+		if err != nil {
+			d.unrecorded.Add(n) // the next unlock tries again
+		}
 	}
 	e := audit.Entry{Kind: kindVaultOpen, Generation: vaultState.Generation, Digest: vaultState.Digest, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
 	if vaultState.Checkpoint == (vault.Checkpoint{}) {

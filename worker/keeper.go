@@ -3,7 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"math/rand/v2" //nolint:depguard // spreads retries, keeps no secret
 	"sync"
 	"time"
 
@@ -176,5 +176,5 @@ func backOff(failures int, limit time.Duration) time.Duration {
 	if failures < 16 {
 		wait = min(limit, firstWait<<failures)
 	}
-	return wait/2 + rand.N(wait/2)
+	return wait/2 + rand.N(wait/2) //nolint:gosec // see the import
 }

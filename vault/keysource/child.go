@@ -22,7 +22,7 @@ func Child(stdin io.Reader, stdout io.Writer) int {
 	}
 	// A parent that dies does not kill us. Neither may we wait for ever then.
 	if req.Timeout > 0 {
-		time.AfterFunc(req.Timeout+killDelay, func() { os.Exit(1) })
+		time.AfterFunc(req.Timeout+killDelay, func() { os.Exit(1) }) //nolint:forbidigo // whatever hangs, this process ends
 	}
 	if err := json.NewEncoder(stdout).Encode(serve(req)); err != nil {
 		return 1

@@ -19,14 +19,14 @@ const (
 )
 
 var (
-	// ErrMissing: nothing is at the path.
+	// ErrMissing says that nothing is at the path.
 	ErrMissing = errors.New("registered file is missing")
-	// ErrChanged: something that the pin holds fast is different, or changed while it was being read.
+	// ErrChanged says that something the pin holds fast is different, or changed while it was being read.
 	ErrChanged = errors.New("registered file was changed")
-	// ErrUnsafe: the path is not absolute and clean, leads through a link, or ends at something that is not a regular
+	// ErrUnsafe says that the path is not absolute and clean, leads through a link, or ends at something that is not a regular
 	// file with a single link.
 	ErrUnsafe = errors.New("registered file is unsafe")
-	// ErrTooLarge: the file is over the limit; it was not read.
+	// ErrTooLarge says that the file is over the limit; it was not read.
 	ErrTooLarge = errors.New("registered file is too large")
 )
 

@@ -48,7 +48,7 @@ func dial(ctx context.Context, places Places, socket string) (net.Conn, error) {
 		return nil, err
 	}
 	if err := checkPeer(conn, places, socket, owner); err != nil {
-		conn.Close()
+		_ = conn.Close()
 		return nil, err
 	}
 	return conn, nil
