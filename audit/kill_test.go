@@ -61,7 +61,7 @@ func TestKilled(t *testing.T) {
 	stop(t, l)
 	config.Fresh = false
 	answered := map[uint64]bool{}
-	const kills = 12
+	const kills = 8
 	for round := range kills {
 		child := exec.Command(os.Args[0])
 		child.Env = append(os.Environ(), killEnv+"="+config.Dir+" "+config.KeyFile+" "+hex.EncodeToString(config.SealKey))

@@ -38,7 +38,7 @@ func TestLogAgainstModel(t *testing.T) {
 					_ = m.log.Close()
 				}
 			}()
-			for range rapid.IntRange(1, 25).Draw(rt, "steps") {
+			for range rapid.IntRange(1, 15).Draw(rt, "steps") {
 				m.step(rt)
 			}
 			m.disk.fail(nil)

@@ -238,17 +238,15 @@ func TestMutatedEntry(t *testing.T) {
 				forged := append([][]byte(nil), lines...)
 				forged[i] = mutated
 				write(t, name, bytes.Join(forged, nil))
-				for _, all := range []bool{false, true} {
-					report := check(t, dir, verify.Options{AllSignatures: all})
-					switch {
-					case report.ExitCode() != verify.ExitFault:
-						t.Errorf("entry %d: %s: exit %d", seq, what, report.ExitCode())
-					case what == `remove "sig"` && report.Fault.Seq == vouched+1: // its whole commit is unsigned now
-					case report.Fault.Seq != seq:
-						t.Errorf("entry %d: %s: found at %v", seq, what, report.Fault)
-					}
-				}
 				tried++
+				report := check(t, dir, verify.Options{AllSignatures: tried%2 == 0})
+				switch {
+				case report.ExitCode() != verify.ExitFault:
+					t.Errorf("entry %d: %s: exit %d", seq, what, report.ExitCode())
+				case what == `remove "sig"` && report.Fault.Seq == vouched+1: // its whole commit is unsigned now
+				case report.Fault.Seq != seq:
+					t.Errorf("entry %d: %s: found at %v", seq, what, report.Fault)
+				}
 			}
 			if bytes.Contains(line, []byte(`"sig"`)) {
 				vouched = seq
