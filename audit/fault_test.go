@@ -197,22 +197,22 @@ func TestStall(t *testing.T) {
 			}
 			return nil
 		})
-		ask := func(release bool) (Ticket, error, time.Duration) {
+		ask := func(release bool) (Ticket, time.Duration, error) {
 			began := time.Now()
 			ticket, err := l.Append(func(uint64, time.Time) (Entry, error) { return acquired(), nil })
 			if err != nil {
-				return ticket, err, time.Since(began)
+				return ticket, time.Since(began), err
 			}
 			ticket.Release = release
 			err = ticket.Wait(t.Context())
-			return ticket, err, time.Since(began)
+			return ticket, time.Since(began), err
 		}
-		allowed, err, took := ask(true)
+		allowed, took, err := ask(true)
 		if !errors.Is(err, ErrTimeout) || took != DefaultWaitLimit {
 			t.Errorf("%v after %v", err, took)
 		}
 		time.Sleep(time.Millisecond)
-		if _, err, took := ask(false); !errors.Is(err, ErrTimeout) || took != 0 {
+		if _, took, err := ask(false); !errors.Is(err, ErrTimeout) || took != 0 {
 			t.Errorf("later: %v after %v", err, took)
 		}
 		if ok, cause := l.Health(); ok || !strings.Contains(cause, "has not answered for") {
