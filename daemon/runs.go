@@ -24,7 +24,6 @@ const (
 type run struct {
 	id          string
 	subject     string
-	profile     string
 	tier        grants.Tier
 	peer        *peer.Peer
 	command     string
