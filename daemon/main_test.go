@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"subjectbroker/daemon/daemontest"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 )
 
 func TestMain(m *testing.M) { os.Exit(daemontest.Main(m)) }
@@ -48,4 +49,13 @@ func (c *clock) step(by time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = c.now.Add(by)
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	must(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
+func acquire(run *daemontest.Run, name string) *brokerv1.AcquireRequest {
+	return &brokerv1.AcquireRequest{RunId: run.ID, ResourceId: name}
 }

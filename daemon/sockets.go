@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"net"
@@ -24,7 +25,7 @@ type sockets struct {
 
 // listenAll listens on both sockets below dir, or takes them from the service
 // manager. The directories are owner-only before a socket exists in them, and
-// the umask makes the sockets 0600 from their first instant.
+// the sockets 0600 from their first instant.
 func listenAll(dir string) (*sockets, error) {
 	if s, err := activatedSockets(); s != nil || err != nil {
 		return s, err
@@ -115,13 +116,17 @@ func listen(path string) (net.Listener, error) {
 	if err := clearStale(path); err != nil {
 		return nil, err
 	}
-	// bind gives the socket 0777 less the umask; only start-up runs yet, so the
-	// process's umask can be narrowed for it.
-	before := unix.Umask(0o177)
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	unix.Umask(before)
+	// Linux gives the socket the mode that its descriptor has at bind, so that
+	// nothing depends on the umask, which belongs to the whole process.
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { _ = unix.Fchmod(int(fd), 0o600) })
+	}}
+	listener, err := config.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fault(wire.SocketUnsafe, "listening: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil { // where the descriptor's mode does not count
+		return nil, errors.Join(fault(wire.SocketUnsafe, "%w", err), listener.Close())
 	}
 	if err := checkSocket(path); err != nil {
 		return nil, errors.Join(err, listener.Close())

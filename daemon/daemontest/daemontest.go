@@ -153,10 +153,10 @@ func NewHome(t testing.TB) string {
 	return home
 }
 
-// Stop stops the daemon and returns its exit code. Runs and clients end.
+// Stop stops the daemon, with whoever is connected, and returns its exit code.
 func (d *Daemon) Stop() int {
 	d.t.Helper()
-	d.hangUp()
+	defer d.hangUp()
 	return d.running.stop()
 }
 
@@ -264,11 +264,10 @@ func (d *Daemon) noteGenesis() {
 // finish stops the daemon if it runs, and looks at what it left.
 func (d *Daemon) finish() {
 	d.t.Helper()
+	defer d.hangUp()
 	select {
 	case <-d.running.ended():
-		d.hangUp()
 	default:
-		d.hangUp()
 		if code := d.running.stop(); code != 0 && !d.options.Spoiled {
 			d.t.Errorf("stopping: exit %d: %s", code, d.running.fault())
 		}
