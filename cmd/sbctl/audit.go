@@ -15,7 +15,7 @@ type auditCmd struct {
 	List   auditListCmd   `cmd:"" help:"List entries"`
 	Tail   auditTailCmd   `cmd:"" help:"Show the newest entries, and with -f those to come"`
 	Verify auditVerifyCmd `cmd:"" help:"Verify chain, fields and signatures of the log"`
-	// Check  auditCheckCmd  `cmd:"" help:"Look for a subject that got what another was just denied"`
+	Check  auditCheckCmd  `cmd:"" help:"Look for a subject that got what another was just denied"`
 	Head   auditHeadCmd   `cmd:"" help:"Show what to keep elsewhere to verify against later"`
 	Export auditExportCmd `cmd:"" help:"Write the log for other programs"`
 }

@@ -15,6 +15,7 @@ import (
 
 	"subjectbroker/cmd/sbctl/internal/stdiomcp"
 	"subjectbroker/cmd/sbctl/internal/ui"
+	"subjectbroker/proto/place"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker/client"
 )
@@ -57,13 +58,8 @@ type demo struct {
 // Run demonstrates.
 func (c demoCmd) Run(ctx context.Context, a *app) (err error) {
 	const doing = "demonstrating"
-	dir, err := os.MkdirTemp("", "sb-demo-")
+	dir, err := shortTemp("sb-demo-")
 	if err != nil {
-		return fail(err, doing)
-	}
-	// A registered file may not be reached through a link, and the directory for
-	// temporary files is one on some systems.
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return fail(err, doing)
 	}
 	d := &demo{ctx: ctx, app: a, out: a.stdout, dir: dir, home: filepath.Join(dir, "home")}
@@ -79,6 +75,26 @@ func (c demoCmd) Run(ctx context.Context, a *app) (err error) {
 		return fail(err, doing)
 	}
 	return d.finish()
+}
+
+// shortTemp makes a temporary directory whose path leaves room for a socket's,
+// and has no link in it: a registered file may not be reached through one.
+func shortTemp(pattern string) (string, error) {
+	for _, base := range []string{os.TempDir(), "/tmp"} {
+		base, err := filepath.EvalSymlinks(base)
+		if err != nil {
+			continue
+		}
+		dir, err := os.MkdirTemp(base, pattern)
+		if err != nil {
+			continue
+		}
+		if place.CheckSocketPath(place.OperatorSocket(filepath.Join(dir, "home", "run"))) == nil {
+			return dir, nil
+		}
+		_ = os.Remove(dir)
+	}
+	return "", fmt.Errorf("making a temporary directory: none with a short path can be made below %s or /tmp", os.TempDir())
 }
 
 // finish prints the checks for programs, and fails when one did not hold.

@@ -15,12 +15,19 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"subjectbroker/cmd/sbctl/internal/ui"
+	"subjectbroker/worker"
 )
 
 // version is set by the linker.
 var version = "dev"
 
 func main() {
+	// Debugging switches of the libraries below us print what crosses the socket.
+	if err := worker.Harden(); err != nil {
+		os.Exit(report(os.Stderr, ui.Table, err))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()

@@ -61,6 +61,9 @@ func (c secretPutCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	if state := s.GetVaultState(); state == "locked" || state == "waiting" {
+		return fail(wire.Deny(wire.VaultLocked), "%s", doing) // before anybody types
+	}
 	bytes, source, err := c.read(a, doing, contentLimit(s))
 	if err != nil {
 		return err
