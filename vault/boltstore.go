@@ -205,7 +205,7 @@ func (s *boltStore) close() error {
 	if s.broken.Load() {
 		// bbolt's own Close could wait for a lock that a panic left behind. The mapping is lost until the process ends, and
 		// it would keep the file locked.
-		return errors.Join(unix.Flock(int(s.file.Fd()), unix.LOCK_UN), s.file.Close())
+		return and(unix.Flock(int(s.file.Fd()), unix.LOCK_UN), s.file.Close())
 	}
 	return s.guard(s.db.Close)
 }

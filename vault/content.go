@@ -61,11 +61,19 @@ func (t *Tx) Records(fn func(Record) error) error {
 // Declare makes a sealed resource without content. An existing one of the same kind is returned as it is; ErrKindChanged
 // otherwise, unless it has no content yet and takes the new kind.
 func (t *Tx) Declare(name, kind string) (Record, error) {
+	if err := t.writable(); err != nil {
+		return Record{}, err
+	}
+	old, err := t.Record(name)
+	if err == nil && old.Type == TypeSealed && old.Kind == kind {
+		return old, nil
+	}
 	rec, err := t.sealedRecord(name, kind)
 	if err != nil {
 		return Record{}, err
 	}
-	return rec, t.writeRecord(&rec)
+	err = t.writeRecord(&rec)
+	return rec, err
 }
 
 // PutContent makes a resource, or the next version of an existing one, from content, which it neither keeps nor wipes.
@@ -214,7 +222,8 @@ func (t *Tx) addVersion(rec *Record, content []byte, from uint32) (Record, error
 	rec.Versions = append(rec.Versions, Version{
 		N: n, Size: uint64(len(content)), At: t.v.cfg.Now(), RevertedFrom: from, Pin: sha256.Sum256(stored),
 	})
-	return *rec, t.writeRecord(rec)
+	err = t.writeRecord(rec)
+	return *rec, err
 }
 
 func (t *Tx) writeRecord(rec *Record) error {

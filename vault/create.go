@@ -96,19 +96,19 @@ func create(ctx context.Context, cfg *Config) error {
 	id, slotKey := newVaultID(), newKey()
 	defer clear(slotKey)
 	if err := writeNew(cfg, temp, id, slotKey); err != nil {
-		return errors.Join(err, removeIfThere(temp))
+		return and(err, removeIfThere(temp))
 	}
 	cfg.step("written")
 	if err := syncDir(dir); err != nil {
-		return errors.Join(err, removeIfThere(temp))
+		return and(err, removeIfThere(temp))
 	}
 	if err := cfg.Keys.Store(ctx, id, slotKey); err != nil {
-		return errors.Join(fmt.Errorf("storing its key: %w", err), removeIfThere(temp))
+		return and(fmt.Errorf("storing its key: %w", err), removeIfThere(temp))
 	}
 	cfg.step("stored")
 	if err := renameNew(temp, cfg.File); err != nil {
 		// Nobody can ever need this key: its vault was never there.
-		return errors.Join(err, removeIfThere(temp), cfg.Keys.Remove(ctx, id))
+		return and(and(err, removeIfThere(temp)), cfg.Keys.Remove(ctx, id))
 	}
 	cfg.step("renamed")
 	if err := syncDir(dir); err != nil {
@@ -132,7 +132,7 @@ func writeNew(cfg *Config, path, id string, slotKey []byte) error {
 	}
 	cfg.step("created")
 	err = fillNew(store, id, slotKey, cfg.Keys.Kind())
-	if err = errors.Join(err, store.close()); err != nil {
+	if err = and(err, store.close()); err != nil {
 		return err
 	}
 	cfg.step("filled")

@@ -313,7 +313,7 @@ func TestNoFile(t *testing.T) {
 			if err := make(cfg.File); err != nil {
 				t.Fatal(err)
 			}
-			done := time.AfterFunc(20*time.Second, func() { panic("hangs on a " + name) })
+			done := time.AfterFunc(3*time.Minute, func() { panic("hangs on a " + name) })
 			defer done.Stop()
 			_, err := vault.Open(t.Context(), cfg)
 			if !errors.Is(err, vault.ErrDamaged) {

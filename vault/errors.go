@@ -1,6 +1,9 @@
 package vault
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // What can be wrong with the file itself.
 var (
@@ -65,3 +68,14 @@ var (
 	// ErrInvalid: a name, kind or value that cannot be stored.
 	ErrInvalid = errors.New("invalid argument")
 )
+
+// and adds to an error what went wrong on the way out, in one line; errors.Join would make two.
+func and(err, more error) error {
+	switch {
+	case more == nil:
+		return err
+	case err == nil:
+		return more
+	}
+	return fmt.Errorf("%w; %w", err, more)
+}

@@ -205,8 +205,9 @@ func (p *page) bytes(at, n uint64) ([]byte, error) {
 	return piece, nil
 }
 
-// tree walks the pages of one bucket. Keys must lie in [low, high); nil is no bound. The top tree holds buckets and
-// nothing else, the others hold rows and nothing else.
+// tree walks the pages of one bucket. Keys must lie in [low, high), and the first must be low itself: bbolt finds a page's place
+// in its parent by that key, and writes a second one where it does not match. Nil is no bound. The top tree holds buckets
+// and nothing else, the others hold rows and nothing else.
 func (w *pageWalk) tree(id uint64, depth int, low, high []byte, top bool) error {
 	if depth > maxDepth {
 		return fmt.Errorf("page %d is too deep", id)
@@ -247,7 +248,7 @@ func (w *pageWalk) branch(p *page, depth int, low, high []byte, top bool) error 
 		return err
 	}
 	for i := range count {
-		if !inOrder(low, k, high) {
+		if !inOrder(low, k, high, i == 0) {
 			return fmt.Errorf("page %d has keys out of order", p.id)
 		}
 		next := high
@@ -287,7 +288,7 @@ func (w *pageWalk) leaf(p *page, start uint64, low, high []byte, top bool) error
 		if err != nil {
 			return err
 		}
-		if !inOrder(low, k, high) || (last != nil && bytes.Compare(last, k) >= 0) {
+		if !inOrder(low, k, high, i == 0) || (last != nil && bytes.Compare(last, k) >= 0) {
 			return fmt.Errorf("page %d has keys out of order", p.id)
 		}
 		last = k
@@ -348,13 +349,20 @@ func (w *pageWalk) freelist(id uint64) error {
 	if err != nil {
 		return fmt.Errorf("free list: %w", err)
 	}
-	var last uint64
+	var last, beyond uint64
 	for i := range count {
 		free := u64(ids, 8*i)
 		if free < 2 || free >= w.highWater || free <= last || (free < w.present && w.inUse(free)) {
 			return fmt.Errorf("free list: page %d is not free", free)
 		}
 		last = free
+		if free >= w.present {
+			beyond++
+		}
+	}
+	// A file that was cut still works if it only lost free pages. Without this, a meta page could claim any size.
+	if beyond != w.highWater-w.present {
+		return fmt.Errorf("the file ends %d pages early", w.highWater-w.present-beyond)
 	}
 	return nil
 }
@@ -366,6 +374,9 @@ func (p *page) key(at, size uint64) ([]byte, error) {
 	return p.bytes(at, size)
 }
 
-func inOrder(low, k, high []byte) bool {
+func inOrder(low, k, high []byte, first bool) bool {
+	if low != nil && first && !bytes.Equal(low, k) {
+		return false
+	}
 	return (low == nil || bytes.Compare(low, k) <= 0) && (high == nil || bytes.Compare(k, high) < 0)
 }

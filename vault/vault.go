@@ -142,7 +142,7 @@ func Open(ctx context.Context, cfg Config) (*Vault, error) {
 		return nil, err
 	}
 	if err := v.Unlock(ctx); err != nil {
-		return nil, errors.Join(err, v.Close())
+		return nil, and(err, v.Close())
 	}
 	return v, nil
 }
@@ -167,7 +167,7 @@ func (v *Vault) attach() error {
 		return err
 	}
 	if err := v.readMeta(store); err != nil {
-		return errors.Join(err, store.close())
+		return and(err, store.close())
 	}
 	v.store = store
 	return nil
@@ -532,7 +532,7 @@ func (v *Vault) reopen() error {
 	if err != nil {
 		store := v.store
 		v.store = nil
-		return errors.Join(err, store.close())
+		return and(err, store.close())
 	}
 	v.keys.wipe()
 	v.keys = keys

@@ -100,7 +100,7 @@ func TestRealKeychain(t *testing.T) {
 	bounded(t, "real keychain")
 	bus := privateBus(t)
 	daemon := gnomeKeyring(t, bus, "password")
-	source := keysource.Keychain(self(t), 15*time.Second)
+	source := keysource.Keychain(self(t), patient)
 
 	if _, err := source.Load(t.Context(), id); !errors.Is(err, vault.ErrKeyUnavailable) {
 		t.Fatalf("nothing stored yet: %v", err)
@@ -117,9 +117,7 @@ func TestRealKeychain(t *testing.T) {
 	if key, err := source.Load(t.Context(), id); err != nil || !bytes.Equal(key, someKey(1)) {
 		t.Errorf("loads %x, %v", key, err)
 	}
-	if chosen, why := keysource.Auto(t.Context(), source, keysource.File("/nowhere/secret.key")); chosen != source || why != nil {
-		t.Errorf("Auto chose %s, %v", chosen.Kind(), why)
-	}
+	chooseKeychain(t, source)
 
 	// A whole vault on it.
 	cfg := vault.Config{File: filepath.Join(t.TempDir(), "vault.db"), Keys: source}
@@ -138,8 +136,7 @@ func TestRealKeychain(t *testing.T) {
 	if err := syscall.Kill(daemon.Process.Pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	hasty := keysource.Keychain(self(t), 2*time.Second)
-	if err := v.UnlockWith(t.Context(), hasty); !errors.Is(err, vault.ErrKeyNotAnswering) {
+	if err := v.UnlockWith(t.Context(), keysource.Keychain(self(t), hasty)); !errors.Is(err, vault.ErrKeyNotAnswering) {
 		t.Errorf("stopped: %v", err)
 	}
 	if err := syscall.Kill(daemon.Process.Pid, syscall.SIGCONT); err != nil {
@@ -156,7 +153,7 @@ func TestLockedKeychain(t *testing.T) {
 	bounded(t, "locked keychain")
 	bus := privateBus(t)
 	daemon := gnomeKeyring(t, bus, "password")
-	if err := keysource.Keychain(self(t), 15*time.Second).Store(t.Context(), id, someKey(1)); err != nil {
+	if err := keysource.Keychain(self(t), patient).Store(t.Context(), id, someKey(1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(daemon.Process.Pid, syscall.SIGKILL); err != nil {
@@ -173,11 +170,11 @@ func TestLockedKeychain(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	gnomeKeyring(t, bus, "not the password")
-	hasty := keysource.Keychain(self(t), 3*time.Second)
-	if _, err := hasty.Load(t.Context(), id); !errors.Is(err, vault.ErrKeyNotAnswering) {
+	source := keysource.Keychain(self(t), 5*time.Second)
+	if _, err := source.Load(t.Context(), id); !errors.Is(err, vault.ErrKeyNotAnswering) {
 		t.Errorf("loads with %v", err)
 	}
-	if err := hasty.Store(t.Context(), id, someKey(2)); !errors.Is(err, vault.ErrKeyNotAnswering) {
+	if err := source.Store(t.Context(), id, someKey(2)); !errors.Is(err, vault.ErrKeyNotAnswering) {
 		t.Errorf("stores with %v", err)
 	}
 }
@@ -296,9 +293,16 @@ func TestLyingKeychain(t *testing.T) {
 			bounded(t, mode)
 			service := &lyingService{bus: privateBus(t), mode: mode}
 			service.serve(t)
-			source := keysource.Keychain(self(t), 2*time.Second)
+			limit := patient
+			if strings.Contains("silent, unlock prompt", mode) {
+				limit = hasty
+			}
+			source := keysource.Keychain(self(t), limit)
 			if _, err := source.Load(t.Context(), id); !errors.Is(err, want.load) {
 				t.Errorf("loads with %v, want %v", err, want.load)
+			}
+			if mode == "no answer" {
+				source = keysource.Keychain(self(t), hasty)
 			}
 			err := source.Store(t.Context(), id, someKey(1))
 			if !errors.Is(err, want.store) {

@@ -60,7 +60,9 @@ func (s *fileSource) Store(ctx context.Context, vaultID string, key []byte) erro
 	}
 	temp := s.path + newSuffix
 	if err := writeKey(temp, key); err != nil {
-		return errors.Join(err, removeIfThere(temp))
+		// A rest that cannot be removed either is no evidence of a vault, and the next first start tries again.
+		_ = os.Remove(temp)
+		return err
 	}
 	back, err := readKey(temp)
 	if err != nil {
@@ -111,7 +113,10 @@ func writeKey(path string, key []byte) error {
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if errClose := f.Close(); err == nil {
+		err = errClose
+	}
+	if err != nil {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
@@ -192,11 +197,4 @@ func syncDir(dir string) error {
 	}
 	defer d.Close()
 	return d.Sync()
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

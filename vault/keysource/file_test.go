@@ -20,7 +20,8 @@ func someKey(fill byte) []byte { return bytes.Repeat([]byte{fill}, 32) }
 
 // bounded fails the whole test binary when fn hangs.
 func bounded(t *testing.T, what string) {
-	timer := time.AfterFunc(20*time.Second, func() { panic("hangs: " + what) })
+	t.Helper()
+	timer := time.AfterFunc(3*time.Minute, func() { panic("hangs: " + what) })
 	t.Cleanup(func() { timer.Stop() })
 }
 

@@ -199,13 +199,16 @@ func childEnv() []string {
 	return env
 }
 
-// limited keeps the first maxReply bytes and drops the rest.
+// limited keeps maxReply bytes. More than that ends the reading, and with it a child that goes on writing.
 type limited struct {
 	data []byte
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	l.data = append(l.data, p[:min(len(p), maxReply-len(l.data))]...)
+	if len(p) > maxReply-len(l.data) {
+		return 0, errors.New("too long a reply")
+	}
+	l.data = append(l.data, p...)
 	return len(p), nil
 }
 

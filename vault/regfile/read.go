@@ -191,6 +191,8 @@ func safe(st *unix.Stat_t) error {
 	switch {
 	case uint32(st.Mode)&unix.S_IFMT != unix.S_IFREG:
 		return fmt.Errorf("%w: it is not a regular file", ErrUnsafe)
+	case st.Nlink == 0:
+		return errMoved // another file took its name after we opened it
 	case st.Nlink != 1:
 		return fmt.Errorf("%w: it has more than one link", ErrUnsafe)
 	}
