@@ -54,6 +54,12 @@ generate:
 install: build
 	install -d '$(DESTDIR)$(PREFIX)/bin'
 	install -m 0755 $(PROGRAMS:%=bin/%) '$(DESTDIR)$(PREFIX)/bin'
+	@share='$(DESTDIR)$(PREFIX)/share'; \
+	install -d "$$share"/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}; \
+	bin/sbctl completion bash >"$$share/bash-completion/completions/sbctl"; \
+	bin/sbctl completion zsh >"$$share/zsh/site-functions/_sbctl"; \
+	bin/sbctl completion fish >"$$share/fish/vendor_completions.d/sbctl.fish"; \
+	bin/sbctl man -q "$$share/man/man1"
 
 clean:
 	rm -rf bin dist
