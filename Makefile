@@ -59,7 +59,7 @@ install: build
 	bin/sbctl completion bash >"$$share/bash-completion/completions/sbctl"; \
 	bin/sbctl completion zsh >"$$share/zsh/site-functions/_sbctl"; \
 	bin/sbctl completion fish >"$$share/fish/vendor_completions.d/sbctl.fish"; \
-	bin/sbctl man -q "$$share/man/man1"
+	bin/sbctl man "$$share/man/man1" >/dev/null
 
 clean:
 	rm -rf bin dist
