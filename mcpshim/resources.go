@@ -65,7 +65,6 @@ func (s *shim) listResources(ctx context.Context, request *mcp.ListResourcesRequ
 		}
 		after = string(name)
 	}
-	s.listed.Store(true)
 	var listed []worker.Resource
 	if scope, err := s.authorise(ctx); err == nil {
 		listed, _ = scope.list(ctx)

@@ -81,7 +81,6 @@ type shim struct {
 	rush  context.CancelFunc
 
 	greeted atomic.Bool // the client can be told of changes
-	listed  atomic.Bool // the client has a list that may go stale
 
 	mu         sync.Mutex
 	told       map[wire.Reason]bool
@@ -182,7 +181,7 @@ func (s *shim) hear(event worker.Event) {
 	case event.Err != nil:
 		s.once(event.Err.Reason, event.Err.Message)
 	case !s.greeted.Load():
-	case event.Kind == worker.ListChanged, event.Kind == worker.Watching && (event.Again || s.listed.Load()):
+	case event.Kind == worker.ListChanged, event.Kind == worker.Watching && event.Again:
 		s.touch()
 	case event.Kind == worker.ResourceUpdated:
 		_ = s.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: resourceURI(event.Resource)})

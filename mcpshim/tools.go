@@ -107,7 +107,6 @@ type listResult struct {
 }
 
 func (listAsk) handle(ctx context.Context, scope scope) (answer, error) {
-	scope.shim.listed.Store(true)
 	listed, err := scope.list(ctx)
 	if err != nil {
 		return answer{}, err

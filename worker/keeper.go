@@ -18,6 +18,9 @@ const (
 	maxRefusedFor = time.Minute
 )
 
+// unwatchedFor is how long a run is kept back until its stream is there.
+const unwatchedFor = time.Second
+
 // Keeper keeps one run open: it opens another when the daemon or the run went
 // away, and tells what happens. The zero value is not usable; see NewKeeper.
 type Keeper struct {
@@ -98,7 +101,6 @@ func (k *Keeper) Keep(ctx context.Context) {
 	again, failures := false, 0
 	for ctx.Err() == nil {
 		run, err := Open(ctx, k.config)
-		k.settle(run, err)
 		if err == nil {
 			failures = 0
 			k.follow(ctx, run, again)
@@ -106,6 +108,7 @@ func (k *Keeper) Keep(ctx context.Context) {
 			run.Close()
 		} else {
 			failures++
+			k.settle(nil, err)
 			k.notify(Event{Err: wire.FromError(err)})
 		}
 		again = true
@@ -134,13 +137,19 @@ func (k *Keeper) forget() {
 	k.run = nil
 }
 
-// follow watches run until it or ctx ends.
+// follow watches run until it or ctx ends. The run is handed out once it is
+// watched, so that whoever lists something under it is told when that changes;
+// a daemon that has no stream for us, or not yet, does not keep the run back.
 func (k *Keeper) follow(ctx context.Context, run *Run, again bool) {
+	publish := sync.OnceFunc(func() { k.settle(run, nil) })
+	defer time.AfterFunc(unwatchedFor, publish).Stop()
 	for failures := 1; ; failures++ {
 		_ = run.Watch(ctx, func(change Change) { // however it ended, the run may be good without
+			publish()
 			k.notify(Event{Change: change, Again: again && change.Kind == Watching})
 			failures = 1
 		})
+		publish()
 		again = true
 		wait := time.NewTimer(backOff(failures, maxRefusedFor))
 		select {
