@@ -10,7 +10,12 @@ import (
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 )
 
-func TestMain(m *testing.M) { os.Exit(daemontest.Main(m)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "keysource-child" {
+		os.Exit(fakeKeychain(os.Getenv("XDG_RUNTIME_DIR")))
+	}
+	os.Exit(daemontest.Main(m))
+}
 
 // must ends the test on an error.
 func must(t *testing.T, err error) {

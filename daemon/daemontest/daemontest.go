@@ -60,6 +60,8 @@ type Options struct {
 
 	// Args are more arguments and Env more variables. Only for Launch.
 	Args, Env []string
+	// Files are open in sbd from descriptor 3 on. Only for Launch.
+	Files []*os.File
 	// Wrap is a command that runs sbd, such as setpriv with its arguments. It
 	// must become sbd by exec. Only for Launch.
 	Wrap []string

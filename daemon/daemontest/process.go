@@ -113,6 +113,7 @@ func launch(d *Daemon) engine {
 		cmd.Path = path
 	}
 	cmd.Env = append(cmd.Env, d.options.Env...)
+	cmd.ExtraFiles = d.options.Files
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		d.t.Fatal(err)
