@@ -20,8 +20,16 @@ func document() string {
 // to the client's line, with the broker in this process too. The limit is four
 // times BenchmarkDocumentJSON.
 func BenchmarkDocument(b *testing.B) {
+	b.SetBytes(1 << 20)
+	benchmarkRead(b, document())
+}
+
+// BenchmarkSmall is the same with hardly any content: what a call costs.
+func BenchmarkSmall(b *testing.B) { benchmarkRead(b, "small") }
+
+func benchmarkRead(b *testing.B, content string) {
 	broker := workertest.Start(b)
-	broker.Put("doc", "text", []byte(document()))
+	broker.Put("doc", "text", []byte(content))
 	broker.Allow("worker", "doc")
 	inReader, inWriter := io.Pipe()
 	outReader, outWriter := io.Pipe()
@@ -46,9 +54,8 @@ func BenchmarkDocument(b *testing.B) {
 		}
 	}
 	exchange(initialize)
-	b.SetBytes(1 << 20)
 	for b.Loop() {
-		if n := exchange(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_resource","arguments":{"resourceId":"doc"}}}`); n < 2<<20 {
+		if n := exchange(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_resource","arguments":{"resourceId":"doc"}}}`); n < 2*len(content) {
 			b.Fatalf("%d bytes", n)
 		}
 	}

@@ -60,7 +60,12 @@ func (s scope) acquire(ctx context.Context, name string) (content worker.Content
 	case <-ctx.Done():
 		return worker.Content{}, nil, ctx.Err()
 	}
-	release = func() { <-s.shim.contents }
+	release = func() {
+		<-s.shim.contents
+		if len(content.Bytes) >= largeContent {
+			s.shim.trimmer.Reset(trimAfter)
+		}
+	}
 	content, err = s.run.Acquire(ctx, name)
 	if err != nil {
 		release()

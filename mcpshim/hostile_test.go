@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"subjectbroker/proto/wire"
 	"subjectbroker/worker/workertest"
 )
 
@@ -157,6 +158,37 @@ func TestHostileLines(t *testing.T) {
 	for _, asked := range b.Asked() {
 		if strings.Contains(asked, "acquire") && !strings.Contains(asked, "..") {
 			t.Errorf("one of the lines had an effect: %s", asked)
+		}
+	}
+}
+
+// Every method is answered whatever its parameters are, in both eras.
+func TestHostileParams(t *testing.T) {
+	b := workertest.Start(t)
+	b.Allow("worker")
+	c := start(t, b, "worker", func(config *Config) {
+		config.Trouble = func(reason wire.Reason, text string) { t.Errorf("%s: %s", reason, text) }
+	})
+	c.greet()
+	deep := strings.Repeat(`{"a":`, 100) + `null` + strings.Repeat(`}`, 100)
+	values := []string{`null`, `true`, `0`, `-1e400`, `""`, `"x"`, `[]`, `[null]`, `{}`, `{"":null}`, `"\ud800"`, deep}
+	keys := []string{"name", "arguments", "uri", "cursor", "ref", "argument", "level", "requestId", "notifications", "protocolVersion", "capabilities", "clientInfo", "inputResponses", "_meta"}
+	all := append([]string{"completion/complete", "prompts/get", "notifications/progress", "roots/list", "sampling/createMessage"}, methods...)
+	i := 0
+	for _, method := range all {
+		for _, key := range keys {
+			for _, value := range values {
+				for _, with := range []string{``, meta + `,`, `"_meta":{"progressToken":` + value + `},`} {
+					if key == "_meta" && with != "" {
+						continue
+					}
+					i++
+					line := c.ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s%q:%s}}`, i, method, with, key, value))
+					if !strings.HasPrefix(line, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,`, i)) {
+						t.Fatalf("%s with %s %s: %s", method, key, value, line)
+					}
+				}
+			}
 		}
 	}
 }

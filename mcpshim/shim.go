@@ -14,6 +14,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +34,13 @@ const DefaultServerName = "subject-broker"
 const (
 	drainPatience = 3 * time.Second
 	drainRest     = time.Second
+)
+
+// A document of at least largeContent bytes leaves a heap behind that nobody
+// needs while the agent thinks; trimAfter of quiet it is given back.
+const (
+	largeContent = 64 << 10
+	trimAfter    = time.Second
 )
 
 // maxContents is how many documents are on their way to the client at once.
@@ -74,6 +83,7 @@ type shim struct {
 	keeper   *worker.Keeper
 	tickets  *tickets
 	contents chan struct{} // one token for each document on its way
+	trimmer  *time.Timer
 	trouble  func(wire.Reason, string)
 
 	// hurry ends when what is in flight must be answered now.
@@ -127,6 +137,8 @@ func newShim(config Config) (*shim, error) {
 
 // serve runs the session and, beside it, the keeper of the run.
 func (s *shim) serve(ctx context.Context, transport *stdio) error {
+	s.trimmer = time.AfterFunc(trimAfter, trim) // the start leaves something behind too
+	defer s.trimmer.Stop()
 	session, err := s.server.Connect(context.WithoutCancel(ctx), transport, nil)
 	if err != nil {
 		return err
@@ -173,6 +185,13 @@ func (s *shim) drain(transport *stdio, ended <-chan error) error {
 		}
 	}
 	return nil // the client does not read; nothing more can be done for it
+}
+
+// trim gives back the memory that is not in use, the libraries' pools included:
+// those survive one collection.
+func trim() {
+	runtime.GC()
+	debug.FreeOSMemory()
 }
 
 // hear is told what happens to the run, one event after the other.

@@ -109,7 +109,9 @@ func (k *Keeper) Keep(ctx context.Context) {
 		} else {
 			failures++
 			k.settle(nil, err)
-			k.notify(Event{Err: wire.FromError(err)})
+			if ctx.Err() == nil { // else it failed because it was to end
+				k.notify(Event{Err: wire.FromError(err)})
+			}
 		}
 		again = true
 		k.pause(ctx, failures, err)

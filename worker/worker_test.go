@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 			os.Stderr.WriteString(err.Error())
 			os.Exit(1)
 		}
-		os.Stdout.WriteString(strings.Join(os.Environ(), "\n"))
+		os.Stdout.WriteString(strings.Join(os.Environ(), "\n") + "\n" + dumpable())
 		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
@@ -265,8 +265,8 @@ func TestConcurrentRuns(t *testing.T) {
 }
 
 func TestCleanEnviron(t *testing.T) {
-	clean, changed := worker.CleanEnviron([]string{"PATH=/bin", "GODEBUG=http2debug=2", "GRPC_GO_LOG_SEVERITY_LEVEL=info", "LD_PRELOAD=x", "GOTRACEBACK=crash", "MCPGODEBUG=a=1", "SB_HOME=/h", "LDX=1"})
-	if diff := cmp.Diff([]string{"PATH=/bin", "SB_HOME=/h", "LDX=1"}, clean); diff != "" || !changed {
+	clean, changed := worker.CleanEnviron([]string{"PATH=/bin", "GODEBUG=http2debug=2", "GRPC_GO_LOG_SEVERITY_LEVEL=info", "LD_PRELOAD=x", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/x", "GOTRACEBACK=crash", "MCPGODEBUG=a=1", "SB_HOME=/h", "LDX=1"})
+	if diff := cmp.Diff([]string{"PATH=/bin", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=/x", "SB_HOME=/h", "LDX=1"}, clean); diff != "" || !changed {
 		t.Errorf("changed %v\n%s", changed, diff)
 	}
 	if _, changed := worker.CleanEnviron([]string{"PATH=/bin"}); changed {
@@ -274,7 +274,7 @@ func TestCleanEnviron(t *testing.T) {
 	}
 }
 
-// The process that goes on has never seen the variables.
+// The process that goes on has never seen the variables, and cannot be read.
 func TestHardenStartsAgain(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -286,7 +286,7 @@ func TestHardenStartsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if diff := cmp.Diff("WORKER_TEST_HARDEN=1\nKEPT=yes", string(out)); diff != "" {
+	if diff := cmp.Diff("WORKER_TEST_HARDEN=1\nKEPT=yes\ndumpable 0, core 0", string(out)); diff != "" {
 		t.Errorf("environment:\n%s", diff)
 	}
 }
