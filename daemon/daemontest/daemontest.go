@@ -255,9 +255,17 @@ func (d *Daemon) hangUp() {
 	d.conns = nil
 }
 
-// noteGenesis remembers whose log this is, if the vault is open.
+// noteGenesis remembers whose log this is, if the operator gets in and the vault
+// is open.
 func (d *Daemon) noteGenesis() {
-	head, err := d.Operator().AuditHead(d.t.Context(), &operatorv1.AuditHeadRequest{})
+	ctx, cancel := d.context()
+	defer cancel()
+	conn, err := client.Operator(ctx, d.Places)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	head, err := operatorv1.NewOperatorServiceClient(conn).AuditHead(ctx, &operatorv1.AuditHeadRequest{})
 	if err == nil {
 		d.genesis = head.GetGenesis()
 	}
