@@ -1,20 +1,54 @@
 package daemon_test
 
 import (
+	"context"
+	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"subjectbroker/daemon/daemontest"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	"subjectbroker/worker/client"
 )
 
+// TestMain also is what this program does when a test starts it again.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == "keysource-child" {
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "keysource-child":
 		os.Exit(fakeKeychain(os.Getenv("XDG_RUNTIME_DIR")))
+	case len(os.Args) == 5 && os.Args[1] == "read":
+		os.Exit(read(os.Args[2], os.Args[3], os.Args[4]))
 	}
 	os.Exit(daemontest.Main(m))
+}
+
+// read prints what a subject reads from the daemon of home.
+func read(home, subject, name string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), daemontest.Patience)
+	defer cancel()
+	err := func() error {
+		conn, err := client.Broker(ctx, client.Places{Home: home, SocketDir: filepath.Join(home, "run")})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		broker := brokerv1.NewBrokerServiceClient(conn)
+		opened, err := broker.OpenRun(ctx, daemontest.Claim(subject))
+		if err != nil {
+			return err
+		}
+		got, err := broker.Acquire(ctx, &brokerv1.AcquireRequest{RunId: opened.GetRunId(), ResourceId: name})
+		fmt.Print(string(got.GetContent()))
+		return err
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
 }
 
 // must ends the test on an error.
