@@ -113,7 +113,7 @@ func callWithin[Q, R any](ctx context.Context, a *app, limit time.Duration, doin
 
 // confirm asks a person before something that cannot be undone. --yes answers
 // beforehand; without a terminal and without --yes it refuses.
-func (a *app) confirm(doing, question string) error {
+func (a *app) confirm(ctx context.Context, doing, question string) error {
 	if a.opts.Yes {
 		return nil
 	}
@@ -122,7 +122,7 @@ func (a *app) confirm(doing, question string) error {
 		return refuse(doing, "this cannot be undone and there is no terminal to ask on: add --yes")
 	}
 	defer func() { _ = tty.Close() }()
-	yes, err := tty.Confirm(question)
+	yes, err := tty.Confirm(ctx, question)
 	if err != nil {
 		return fail(err, "%s", doing)
 	}

@@ -98,7 +98,7 @@ func (a *app) confirmPrune(ctx context.Context, doing string, request *operatorv
 	if removals == 0 {
 		return nil
 	}
-	return a.confirm(doing, fmt.Sprintf("Remove %s?", count(removals, "thing")))
+	return a.confirm(ctx, doing, fmt.Sprintf("Remove %s?", count(removals, "thing")))
 }
 
 func (a *app) printChanges(got *operatorv1.ApplyResponse, dryRun bool) error {

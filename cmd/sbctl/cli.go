@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -138,14 +139,18 @@ func (a *app) run(ctx context.Context, args []string) int {
 	defer a.close()
 	err := a.parseAndRun(ctx, args)
 	if interrupted(ctx, err) {
-		err = &failure{code: wire.InternalError, what: "interrupted", exit: wire.ExitFailed}
+		stopped := &failure{code: wire.InternalError, what: "interrupted", exit: wire.ExitFailed}
+		if known, ok := errors.AsType[*failure](err); ok {
+			stopped.doing = known.doing
+		}
+		err = stopped
 	}
 	return report(a.stderr, outputOf(args), err)
 }
 
 func (a *app) parseAndRun(ctx context.Context, args []string) error {
 	if asksVersion(args) {
-		_, err := fmt.Fprintln(a.stdout, "sbctl "+version)
+		_, err := fmt.Fprintf(a.stdout, "sbctl %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 		return err
 	}
 	var commands grammar

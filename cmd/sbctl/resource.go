@@ -201,7 +201,7 @@ func (a *app) removeResource(ctx context.Context, doing string, got *operatorv1.
 	if exact := exactGrants(got.GetGrants(), name); exact > 0 {
 		what += fmt.Sprintf(" and revoke %s", count(exact, "grant"))
 	}
-	if err := a.confirm(doing, what+"?"); err != nil {
+	if err := a.confirm(ctx, doing, what+"?"); err != nil {
 		return err
 	}
 	removed, err := call(ctx, a, doing, &operatorv1.RemoveResourceRequest{Name: name}, operatorv1.OperatorServiceClient.RemoveResource)

@@ -64,7 +64,7 @@ func (c secretPutCmd) Run(ctx context.Context, a *app) error {
 	if state := s.GetVaultState(); state == "locked" || state == "waiting" {
 		return fail(wire.Deny(wire.VaultLocked), "%s", doing) // before anybody types
 	}
-	bytes, source, err := c.read(a, doing, contentLimit(s))
+	bytes, source, err := c.read(ctx, a, doing, contentLimit(s))
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ const (
 )
 
 // read takes the content, at most limit bytes.
-func (c secretPutCmd) read(a *app, doing string, limit uint64) (content.Bytes, source, error) {
+func (c secretPutCmd) read(ctx context.Context, a *app, doing string, limit uint64) (content.Bytes, source, error) {
 	var from io.Reader
 	which := fromFile
 	switch {
@@ -123,7 +123,7 @@ func (c secretPutCmd) read(a *app, doing string, limit uint64) (content.Bytes, s
 		defer file.Close()
 		from = file
 	default:
-		typed, err := a.typed(doing, c.Name)
+		typed, err := a.typed(ctx, doing, c.Name)
 		return typed, fromTerminal, err
 	}
 	bytes, more, err := content.Read(from, limit)
@@ -140,13 +140,13 @@ func (c secretPutCmd) read(a *app, doing string, limit uint64) (content.Bytes, s
 }
 
 // typed asks for the content on the terminal.
-func (a *app) typed(doing, name string) (content.Bytes, error) {
+func (a *app) typed(ctx context.Context, doing, name string) (content.Bytes, error) {
 	tty, err := a.tty()
 	if err != nil {
 		return nil, refuse(doing, "there is no terminal to type the content on: use --from-file F, or - for standard input")
 	}
 	defer func() { _ = tty.Close() }()
-	bytes, err := tty.ReadSecret("Content of " + name)
+	bytes, err := tty.ReadSecret(ctx, "Content of "+name)
 	if err != nil {
 		return nil, refuse(doing, "%v", err)
 	}

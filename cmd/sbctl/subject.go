@@ -252,7 +252,7 @@ func (c subjectRmCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	question := fmt.Sprintf("Remove subject %s with %s and %s?", c.Subject, count(s.GetGrants(), "grant"), count(s.GetRuns(), "open run"))
-	if err := a.confirm(doing, question); err != nil {
+	if err := a.confirm(ctx, doing, question); err != nil {
 		return err
 	}
 	got, err := call(ctx, a, doing, &operatorv1.RemoveSubjectRequest{Name: c.Subject}, operatorv1.OperatorServiceClient.RemoveSubject)

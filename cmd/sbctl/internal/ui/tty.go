@@ -2,6 +2,8 @@ package ui
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -42,28 +44,59 @@ func (t *TTY) Close() error { return t.file.Close() }
 func (t *TTY) Write(text []byte) (int, error) { return t.file.Write(text) }
 
 // Confirm asks a question and says whether the answer was yes.
-func (t *TTY) Confirm(question string) (bool, error) {
+func (t *TTY) Confirm(ctx context.Context, question string) (bool, error) {
 	if _, err := fmt.Fprintf(t.file, "%s [y/N] ", Safe(question)); err != nil {
 		return false, fmt.Errorf("asking on the terminal: %w", err)
 	}
-	answer, err := bufio.NewReader(t.file).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
+	answer, err := t.wait(ctx, func() ([]byte, error) {
+		line, err := bufio.NewReader(t.file).ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			err = nil // no answer is a no
+		}
+		return line, err
+	})
+	if err != nil {
 		return false, fmt.Errorf("reading the answer: %w", err)
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
+	switch strings.ToLower(string(bytes.TrimSpace(answer))) {
 	case "y", "yes":
 		return true, nil
 	}
 	return false, nil
 }
 
+// wait is read, unless the person interrupts it: then the terminal is put back
+// as it was. The read itself cannot be ended and ends with the process.
+func (t *TTY) wait(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	before, err := term.GetState(int(t.file.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	type result struct {
+		line []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		line, err := read()
+		done <- result{line, err}
+	}()
+	select {
+	case r := <-done:
+		return r.line, r.err
+	case <-ctx.Done():
+		_ = term.Restore(int(t.file.Fd()), before)
+		return nil, ctx.Err()
+	}
+}
+
 // ReadSecret asks for one line that is not shown while it is typed. The caller
 // wipes it.
-func (t *TTY) ReadSecret(prompt string) ([]byte, error) {
+func (t *TTY) ReadSecret(ctx context.Context, prompt string) ([]byte, error) {
 	if _, err := fmt.Fprintf(t.file, "%s: ", Safe(prompt)); err != nil {
 		return nil, fmt.Errorf("asking on the terminal: %w", err)
 	}
-	typed, err := term.ReadPassword(int(t.file.Fd()))
+	typed, err := t.wait(ctx, func() ([]byte, error) { return term.ReadPassword(int(t.file.Fd())) })
 	_, _ = fmt.Fprintln(t.file)
 	if err != nil {
 		return nil, fmt.Errorf("reading what was typed: %w", err)
