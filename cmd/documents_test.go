@@ -1,6 +1,7 @@
 package cmd_test
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,17 +15,39 @@ import (
 
 // What the documentation shows must work: people paste it.
 
-// TestDocumentedPolicies parses every document that is shown or shipped.
-func TestDocumentedPolicies(t *testing.T) {
-	documents := map[string][]byte{"examples/policy.yaml": read(t, "../examples/policy.yaml")}
-	block := regexp.MustCompile("(?s)```yaml\n(.*?)```")
-	for _, found := range block.FindAllSubmatch(read(t, "../docs/policy.md"), -1) {
-		documents["docs/policy.md"] = found[1]
+// TestShippedPolicy parses the document that is shipped; package grants/policy
+// tests those of its reference.
+func TestShippedPolicy(t *testing.T) {
+	if _, err := policy.Parse(read(t, "../examples/policy.yaml"), policy.Env{}); err != nil {
+		t.Error(err)
 	}
-	for name, document := range documents {
-		if _, err := policy.Parse(document, policy.Env{}); err != nil {
-			t.Errorf("%s: %v", name, err)
+}
+
+// TestPromisesAreTested looks for every test that docs/security.md names.
+func TestPromisesAreTested(t *testing.T) {
+	promises := string(read(t, "../docs/security.md"))
+	packages := regexp.MustCompile("`([a-z/-]+)` ((?:`(?:Test|Fuzz)[A-Za-z]+`(?:, )?)+)")
+	named := regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z]+)`")
+	tests := 0
+	for _, found := range packages.FindAllStringSubmatch(promises, -1) {
+		var source []byte
+		files, _ := filepath.Glob(filepath.Join("..", found[1], "*_test.go"))
+		for _, file := range files {
+			source = append(source, read(t, file)...)
 		}
+		for _, test := range named.FindAllStringSubmatch(found[2], -1) {
+			tests++
+			if !bytes.Contains(source, []byte("\nfunc "+test[1]+"(")) {
+				t.Errorf("docs/security.md names %s in %s, which is not there", test[1], found[1])
+			}
+		}
+	}
+	scripts := regexp.MustCompile("`(cmd/[a-z-]+/testdata/[a-z/]+\\.txtar)`")
+	for _, script := range scripts.FindAllStringSubmatch(promises, -1) {
+		read(t, filepath.Join("..", script[1]))
+	}
+	if tests < 50 {
+		t.Errorf("only %d tests were found", tests)
 	}
 }
 
