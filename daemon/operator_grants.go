@@ -167,10 +167,10 @@ func (o operator) granting(ctx context.Context, made []grants.Grant, anew bool) 
 		},
 		restrict: func(st *state) {
 			for _, g := range made {
-				if g.Effect == grants.Deny {
-					st.mustPutGrant(g)
-				} else {
+				if g.Effect != grants.Deny {
 					st.set.RemoveGrant(g.ID)
+				} else if _, exists := st.set.Subject(g.Subject); exists { // else it comes with the same change
+					st.mustPutGrant(g)
 				}
 			}
 		},
