@@ -86,7 +86,7 @@ func TestSwappedRows(t *testing.T) {
 		"keyring":      func(t *testing.T, tx *bolt.Tx) { store(t, tx, "keyring", "keyring", stored(tx, "state", "state")) },
 		"vault ID": func(t *testing.T, tx *bolt.Tx) {
 			id := stored(tx, "meta", "vaultID")
-			id[0] ^= 1
+			id[0] = "10"[id[0]&1] // another hex digit
 			store(t, tx, "meta", "vaultID", id)
 		},
 	} {

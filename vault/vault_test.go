@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -443,24 +444,39 @@ func TestOneUnlockAttempt(t *testing.T) {
 		}
 		defer v.Close()
 		var wg sync.WaitGroup
-		var ready sync.WaitGroup
 		for range 8 {
-			ready.Add(1)
 			wg.Go(func() {
-				ready.Done()
 				if err := v.Unlock(t.Context()); !errors.Is(err, outcome) {
 					t.Errorf("Unlock says %v", err)
 				}
 			})
 		}
-		ready.Wait()
-		time.Sleep(50 * time.Millisecond) // let all of them wait; a late one only makes the test weaker
+		blocked(t, 7, "vault.(*Vault).unlock(", "sync.(*Mutex).Lock(")
 		close(slow.release)
 		wg.Wait()
 		if n := slow.calls.Load(); n != 1 {
 			t.Errorf("%d attempts", n)
 		}
 	}
+}
+
+// blocked waits until n goroutines are inside all of these functions.
+func blocked(t *testing.T, n int, frames ...string) {
+	t.Helper()
+	stacks := make([]byte, 1<<20)
+	for range 10000 {
+		found := 0
+		for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+			if !slices.ContainsFunc(frames, func(f string) bool { return !strings.Contains(stack, f) }) {
+				found++
+			}
+		}
+		if found >= n {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatalf("%d goroutines never came to wait in %v", n, frames)
 }
 
 type slowKeys struct {
@@ -543,9 +559,12 @@ func TestVerifyProgress(t *testing.T) {
 		t.Errorf("ended with %d of %d, want %d", last, lastTotal, want)
 	}
 	// Lock does not wait for a long verification.
+	var once sync.Once
 	err := v.Verify(true, func(int, int) {
-		go v.Lock()
-		time.Sleep(20 * time.Millisecond)
+		once.Do(func() {
+			go v.Lock()
+			blocked(t, 1, "vault.(*Vault).Lock(", "sync.(*RWMutex).Lock(")
+		})
 	})
 	if !errors.Is(err, vault.ErrLocked) {
 		t.Errorf("locked under it, Verify says %v", err)
