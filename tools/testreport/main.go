@@ -85,8 +85,9 @@ func (r *report) add(e event) {
 	case "build-fail":
 		r.flush(key{pkg: e.ImportPath})
 	case "skip":
-		if e.Test == "" {
-			return // a package without test files
+		if e.Test == "" { // a package without test files
+			delete(r.output, k)
+			return
 		}
 		r.skip(k)
 	case "pass", "fail":

@@ -22,6 +22,9 @@ const (
 `
 	skippedSeed = `{"Action":"skip","Package":"p","Test":"FuzzC/seed#0"}
 `
+	noTests = `{"Action":"output","Package":"s","Output":"?   \ts\t[no test files]\n"}
+{"Action":"skip","Package":"s"}
+`
 	failed = `{"Action":"output","Package":"q","Test":"TestD","Output":"    d_test.go:9: got 1, want 2\n"}
 {"Action":"fail","Package":"q","Test":"TestD"}
 {"Action":"output","Package":"q","Output":"FAIL\tq\t0.1s\n"}
@@ -49,6 +52,7 @@ func TestRun(t *testing.T) {
 		{"an unexplained skip is named", skipped + passed, false, 0, []string{"left out: p.TestC: skipped"}, ""},
 		{"with TEST_ALL that fails too", skipped + passed, true, 1, nil, ""},
 		{"a skipped subtest is not a suite", skippedSeed + passed, true, 0, nil, "left out"},
+		{"a package without tests is no news", noTests + passed, true, 0, nil, "no test files"},
 		{"a failure is shown", failed + passed, false, 1, []string{"got 1, want 2", "FAIL\tq", "failed: q.TestD q"}, ""},
 		{"a broken build is shown", broken, false, 1, []string{"undefined: x", "build failed"}, ""},
 		{"nothing tested is a failure", "", false, 1, []string{"no package was tested"}, ""},
