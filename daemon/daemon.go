@@ -216,7 +216,7 @@ func (d *Daemon) serveUntil(ctx context.Context, socks *sockets, lock *os.File, 
 	if ready != nil {
 		ready()
 	}
-	d.logger.Info("serving", "home", d.home, "sockets", d.socketDir, "vault", d.locking.word(d.vault))
+	d.logger.Info("serving", "home", d.home, "sockets", d.socketDir, "vault", d.locking.word())
 	var err error
 	select {
 	case <-ctx.Done():

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -70,8 +69,8 @@ func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 // reconciliation is what the log says that the vault may not know yet.
 type reconciliation struct {
 	uses    map[string]uint64
-	intent  *audit.Entry // newest op.intent that has no end
-	applied uint64       // highest generation that was applied
+	intents []audit.Entry // of the newest mutation that has no end
+	applied uint64        // highest generation that was applied
 }
 
 // follow takes one entry of the log's tail into account. The number of a use
@@ -80,12 +79,15 @@ type reconciliation struct {
 func (r *reconciliation) follow(e audit.Entry) {
 	switch e.Kind {
 	case audit.OpIntent:
-		r.intent = &e
+		if len(r.intents) > 0 && r.intents[0].Generation != e.Generation {
+			r.intents = nil
+		}
+		r.intents = append(r.intents, e)
 	case audit.OpApplied:
 		r.applied = max(r.applied, e.Generation)
-		r.intent = nil
+		r.intents = nil
 	case audit.OpNotApplied:
-		r.intent = nil
+		r.intents = nil
 	case kindGrantCreate:
 		delete(r.uses, e.GrantID)
 	case audit.Acquire:
@@ -95,9 +97,36 @@ func (r *reconciliation) follow(e audit.Entry) {
 	}
 }
 
-// reconcile compares vault and log at start and after unlock: a vault older
-// than anything that was applied is a rollback; an intent without an end gets
-// the end that the vault shows. It returns how often grants were used.
+// compare holds the log's tail against a vault of that generation: a vault older
+// than anything that was applied is a rollback. It returns the entries that the
+// log lacks: an intent without an end gets the end that the vault shows.
+func (r *reconciliation) compare(generation uint64) ([]audit.Entry, error) {
+	if r.applied > generation {
+		return nil, fault(wire.RollbackDetected, "the vault is at generation %d, the log has applied %d: an older vault was put in place", generation, r.applied)
+	}
+	if len(r.intents) == 0 {
+		return nil, nil
+	}
+	end := audit.Entry{Kind: audit.OpNotApplied, Generation: r.intents[0].Generation, Digest: r.intents[0].Digest}
+	switch end.Generation {
+	case generation + 1:
+		return []audit.Entry{end}, nil
+	case generation:
+		var entries []audit.Entry
+		for _, intent := range r.intents {
+			effect := intent
+			effect.Kind, effect.Action, effect.Digest = audit.Kind(intent.Action), "", audit.Hash{}
+			entries = append(entries, effect)
+			r.follow(effect)
+		}
+		end.Kind = audit.OpApplied
+		return append(entries, end), nil
+	}
+	return nil, fault(wire.RollbackDetected, "the vault is at generation %d, the log intends %d", generation, end.Generation)
+}
+
+// reconcile compares vault and log at start and after unlock, and completes the
+// log. It returns how often grants were used.
 func (d *Daemon) reconcile(log *audit.Log) (map[string]uint64, error) {
 	vaultState := d.vault.State()
 	r := reconciliation{uses: vaultState.Uses}
@@ -114,23 +143,9 @@ func (d *Daemon) reconcile(log *audit.Log) (map[string]uint64, error) {
 		return nil, err
 	}
 	d.clock.raise(last)
-	generation := vaultState.Generation
-	if r.applied > generation {
-		return nil, fault(wire.RollbackDetected, "the vault is at generation %d, the log has applied %d: an older vault was put in place", generation, r.applied)
+	missing, err := r.compare(vaultState.Generation)
+	if err != nil || len(missing) == 0 {
+		return r.uses, err
 	}
-	if r.intent == nil {
-		return r.uses, nil
-	}
-	end := audit.Entry{Kind: audit.OpNotApplied, Generation: r.intent.Generation, Digest: r.intent.Digest}
-	switch r.intent.Generation {
-	case generation:
-		end.Kind = audit.OpApplied
-	case generation + 1:
-	default:
-		return nil, fault(wire.RollbackDetected, "the vault is at generation %d, the log intends %d", generation, r.intent.Generation)
-	}
-	if _, err := log.RecordOperator(context.Background(), end); err != nil {
-		return nil, err
-	}
-	return r.uses, nil
+	return r.uses, d.recordAll(missing)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -97,4 +98,14 @@ func write(t *testing.T, path, content string) {
 
 func acquire(run *daemontest.Run, name string) *brokerv1.AcquireRequest {
 	return &brokerv1.AcquireRequest{RunId: run.ID, ResourceId: name}
+}
+
+// run runs a command and reports whether it succeeded.
+func run(t *testing.T, name string, args ...string) bool {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Logf("%s %v: %v %s", name, args, err, out)
+	}
+	return err == nil
 }

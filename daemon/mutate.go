@@ -15,8 +15,8 @@ import (
 // change is one mutation of what is in force: the rows to write, what it does
 // to the copy in memory, and the entries that tell of it.
 type change struct {
-	// effects are the entries of what happened. The first also describes the
-	// intent. None means that there is nothing to change.
+	// effects are the entries of what happened; each is announced by an intent.
+	// None means that there is nothing to change.
 	effects []*audit.Entry
 	// write changes the vault's rows. It may complete the effects.
 	write func(*vault.Tx) error
@@ -61,8 +61,7 @@ func (d *Daemon) mutate(ctx context.Context, plan func(*state) (change, error)) 
 	if len(c.effects) == 0 { // nothing to change
 		return nil
 	}
-	accountFor(ctx)
-	j := &journal{d: d, change: c, st: st}
+	j := &journal{ctx: ctx, d: d, change: c, st: st}
 	err = d.vault.Mutate(j, c.write)
 	if err == nil {
 		if c.after != nil {
@@ -75,6 +74,7 @@ func (d *Daemon) mutate(ctx context.Context, plan func(*state) (change, error)) 
 
 // journal tells the log of one mutation.
 type journal struct {
+	ctx        context.Context // of the operator's call
 	d          *Daemon
 	change     change
 	st         *state
@@ -88,24 +88,28 @@ type journal struct {
 // moment the intent has its place in the log.
 func (j *journal) Intent(generation uint64, digest [32]byte) (vault.Checkpoint, error) {
 	j.generation, j.digest = generation, digest
-	e := *j.change.effects[0]
-	e.Action = string(e.Kind)
-	e.Kind, e.Generation, e.Digest = audit.OpIntent, generation, audit.Hash(digest)
-	if n := len(j.change.effects); n > 1 {
-		e.Count = uint64(n)
+	var last audit.Ticket
+	for i, effect := range j.change.effects {
+		e := *effect
+		e.Action = string(e.Kind)
+		e.Kind, e.Generation, e.Digest = audit.OpIntent, generation, audit.Hash(digest)
+		ticket, err := j.d.log().AppendOperator(func(uint64, time.Time) (audit.Entry, error) {
+			if i == 0 {
+				j.apply(j.change.restrict)
+				j.intended = true
+			}
+			return e, nil
+		})
+		if err != nil {
+			return vault.Checkpoint{}, err
+		}
+		last = ticket
 	}
-	ticket, err := j.d.log().AppendOperator(func(uint64, time.Time) (audit.Entry, error) {
-		j.apply(j.change.restrict)
-		j.intended = true
-		return e, nil
-	})
-	if err == nil {
-		err = ticket.Wait(context.Background())
-	}
-	if err != nil {
+	accountFor(j.ctx)
+	if err := last.Wait(context.Background()); err != nil {
 		return vault.Checkpoint{}, err
 	}
-	return vault.Checkpoint(ticket.Position()), nil
+	return vault.Checkpoint(last.Position()), nil
 }
 
 // Applied records what happened, in one batch, and lets it take effect.
@@ -154,10 +158,11 @@ func (d *Daemon) unmutate(j *journal, err error) error {
 	case j.committed:
 		// The vault has it; the log owes the rest and is asked again each second.
 	case errors.Is(err, vault.ErrFailed):
-		d.logger.Error("the vault could not be written", "error", err)
-		go d.recoverVault()
+		d.vaultFailed(err)
 	case j.intended:
-		d.changing.owed = &owed{entries: []audit.Entry{{Kind: audit.OpNotApplied, Generation: j.generation, Digest: audit.Hash(j.digest)}}}
+		if !errors.Is(err, audit.ErrFailed) { // else the intent certainly is not in the log
+			d.changing.owed = &owed{entries: []audit.Entry{{Kind: audit.OpNotApplied, Generation: j.generation, Digest: audit.Hash(j.digest)}}}
+		}
 		if reloadErr := d.reload(); reloadErr != nil {
 			d.logger.Error("reading the vault again", "error", reloadErr)
 		}
@@ -181,35 +186,48 @@ func (d *Daemon) settle() error {
 	}
 	d.changing.owed = nil
 	if o.permit != nil {
-		st := d.state()
-		st.mu.Lock()
-		o.permit(st)
-		st.mu.Unlock()
+		(&journal{st: d.state()}).apply(o.permit)
 		d.hub.listChanged()
 	}
 	return nil
 }
 
-// recoverVault reopens and verifies a vault whose commit or fsync failed. Until
-// that succeeds every request is refused; if verification fails, the daemon
-// stops.
+// vaultFailed puts nothing in force until the vault, one of whose writes failed,
+// was reopened and verified: see recoverVault.
+func (d *Daemon) vaultFailed(err error) {
+	if d.locking.becomeFailed(err.Error()) {
+		d.logger.Error("the vault stopped", "error", err)
+		d.current.Store(newState())
+	}
+}
+
+// recoverVault reopens and verifies a failed vault and puts it in force again;
+// tend calls it until that succeeds. A vault that does not verify ends the
+// daemon.
 func (d *Daemon) recoverVault() {
 	d.changing.mu.Lock()
 	defer d.changing.mu.Unlock()
-	before := d.vault.State().Generation
-	if err := d.vault.Reopen(); err != nil {
+	err := d.vault.Reopen()
+	if err == nil && !d.vault.Locked() && d.locking.waitsForRecovery() {
+		err = d.enter()
+	}
+	switch {
+	case err == nil:
+		d.logger.Info("the vault was reopened and verified")
+	case hopeless(err):
 		d.fail(fmt.Errorf("reopening the vault after a failed write: %w", err))
-		return
+	default:
+		d.vaultFailed(err)
 	}
-	state := d.vault.State()
-	kind := audit.OpNotApplied
-	if state.Generation > before {
-		kind = audit.OpApplied
+}
+
+// hopeless reports that trying again would find the same.
+func hopeless(err error) bool {
+	for _, damage := range []error{vault.ErrIntegrity, vault.ErrDamaged, vault.ErrRollback, vault.ErrMissing, vault.ErrReplaced, vault.ErrSchema} {
+		if errors.Is(err, damage) {
+			return true
+		}
 	}
-	d.changing.owed = &owed{entries: []audit.Entry{{Kind: kind, Generation: before + 1, Digest: audit.Hash(state.Digest)}}}
-	if err := d.reload(); err != nil {
-		d.fail(err)
-		return
-	}
-	_ = d.settle()
+	f, isFault := errors.AsType[*Fault](err)
+	return isFault && f.Code == wire.RollbackDetected
 }

@@ -20,7 +20,7 @@ func (o operator) Status(context.Context, *operatorv1.StatusRequest) (*operatorv
 	vaultState := d.vault.State()
 	s := &operatorv1.StatusResponse{
 		Version: d.version, Api: wire.API, Pid: int32(os.Getpid()), Started: millis(d.started), Home: d.home, SocketDir: d.socketDir,
-		VaultState: d.locking.word(d.vault), KeySource: d.vault.KeyKind(), VaultId: d.vault.ID(),
+		VaultState: d.locking.word(), KeySource: d.vault.KeyKind(), VaultId: d.vault.ID(),
 		Generation: vaultState.Generation, Rows: vaultState.Count, AuditDir: place.AuditDir(d.home), MaxContent: uint64(d.maxContent),
 		Platform: platform(), Probes: d.probes(),
 	}

@@ -34,9 +34,17 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 			continue
 		case <-tick.C:
 		}
-		if err := d.stillOurs(lock); err != nil {
+		if err := d.stillOurs(lock); errors.Is(err, vault.ErrFailed) {
+			d.vaultFailed(err)
+			d.recoverVault()
+			continue
+		} else if err != nil {
 			d.fail(err)
 			return
+		}
+		if d.locking.waitsForRecovery() { // reopened, but not entered yet
+			d.recoverVault()
+			continue
 		}
 		d.changing.mu.Lock()
 		if d.log() != nil && !d.locked() {
@@ -125,7 +133,11 @@ func (d *Daemon) checkpointLocked() {
 		marks.Uses[id] = n
 	}
 	st.mu.RUnlock()
-	if err := d.vault.WriteCheckpoint(marks); err != nil && !errors.Is(err, vault.ErrBusy) && !errors.Is(err, vault.ErrLocked) {
+	switch err := d.vault.WriteCheckpoint(marks); {
+	case err == nil, errors.Is(err, vault.ErrBusy), errors.Is(err, vault.ErrLocked):
+	case errors.Is(err, vault.ErrFailed):
+		d.vaultFailed(err)
+	default:
 		d.logger.Warn("writing a checkpoint", "error", err)
 	}
 }

@@ -20,7 +20,7 @@ import (
 const (
 	lockedByOperator = "locked"
 	lockedWaiting    = "waiting" // for the key source
-	lockedFailed     = "failed"
+	lockedFailed     = "failed"  // a write to it did; it is being reopened
 	unlocked         = "unlocked"
 )
 
@@ -76,12 +76,24 @@ func (l *lockState) waiting() bool {
 }
 
 // word is the state of the vault for status.
-func (l *lockState) word(v *vault.Vault) string {
+func (l *lockState) word() string {
 	mode, _ := l.get()
-	if mode == lockedFailed || v.Locked() {
-		return mode
+	return mode
+}
+
+// waitsForRecovery reports that the vault failed and nobody has locked it since.
+func (l *lockState) waitsForRecovery() bool { return l.word() == lockedFailed }
+
+// becomeFailed says that the vault stopped, unless the operator has locked it.
+// It reports whether the vault counts as failed.
+func (l *lockState) becomeFailed(cause string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mode != unlocked && l.mode != lockedFailed {
+		return false
 	}
-	return unlocked
+	l.mode, l.cause = lockedFailed, cause
+	return true
 }
 
 // openVault creates the vault at the first start, or opens the one there is, and
@@ -180,6 +192,7 @@ func (d *Daemon) unlock(ctx context.Context) error {
 // Until it has returned, the vault still counts as locked. The caller holds
 // changing.mu, or nothing else runs yet.
 func (d *Daemon) enter() error {
+	starting := d.log() == nil
 	if err := d.openLog(); err != nil {
 		return err
 	}
@@ -212,8 +225,10 @@ func (d *Daemon) enter() error {
 	if vaultState.Checkpoint == (vault.Checkpoint{}) {
 		e.Kind = kindVaultCreate
 	}
-	if err := d.note(e); err != nil && e.Kind == kindVaultCreate {
-		return fault(wire.AuditDamaged, "writing the first entries of the log: %w", err)
+	// A daemon whose log cannot be written still starts: it refuses everything,
+	// and its status says why. An unlock without an entry does not count.
+	if err := d.note(e); err != nil && (!starting || e.Kind == kindVaultCreate) {
+		return fmt.Errorf("recording that the vault is open: %w", err)
 	}
 	d.current.Store(st)
 	d.locking.set(unlocked, "")
@@ -286,26 +301,30 @@ func (d *Daemon) retryUnlock(ctx context.Context) {
 // lock wipes keys and policy and ends every run. The log stays open, so that
 // refusals while locked are entries.
 func (d *Daemon) lock(reason string) error {
+	// Nothing is in force from here on, whatever the disk does to what follows.
+	d.locking.set(lockedByOperator, reason)
+	d.current.Store(newState())
+	err := d.endRuns(wire.VaultLocked, "LOCKED", func(*run) bool { return true })
 	d.changing.mu.Lock()
 	defer d.changing.mu.Unlock()
-	d.checkpointLocked()
-	d.locking.set(lockedByOperator, reason)
 	if o := d.changing.owed; o != nil {
 		o.permit = nil // the vault has it, and is read again at the unlock
 	}
-	d.current.Store(newState())
 	d.vault.Lock()
-	return d.endRuns(wire.VaultLocked, "LOCKED", func(*run) bool { return true })
+	return err
 }
 
 // reload reads what is in force again. Uses go on being counted meanwhile. The
 // caller holds changing.mu.
 func (d *Daemon) reload() error {
+	st := d.state()
+	if !st.open { // locked meanwhile
+		return nil
+	}
 	fresh, err := load(d.vault, nil)
 	if err != nil {
 		return err
 	}
-	st := d.state()
 	st.mu.Lock()
 	st.set, st.catalog, st.names, st.ended = fresh.set, fresh.catalog, fresh.names, fresh.ended
 	st.mu.Unlock()
