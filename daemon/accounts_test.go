@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
@@ -47,9 +49,10 @@ func isBroker(service protoreflect.ServiceDescriptor) bool { return service == s
 func TestEveryCallHasARow(t *testing.T) {
 	rows := daemon.AccountedCalls()
 	named := map[string]bool{}
-	methods(func(_ protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) {
-		named[string(method.Name())] = true
-		if !rows[string(method.Name())] {
+	methods(func(service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) {
+		full := fmt.Sprintf("/%s/%s", service.FullName(), method.Name())
+		named[full] = true
+		if !rows[full] {
 			t.Errorf("%s has no row in calls", method.FullName())
 		}
 	})
@@ -235,10 +238,12 @@ func path(method protoreflect.MethodDescriptor) string {
 	return "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
 }
 
-// invoke calls any RPC. Of a stream it takes the first answer.
-func invoke(conn *grpc.ClientConn, method protoreflect.MethodDescriptor, request proto.Message) error {
+// invoke calls any RPC, with metadata as pairs. Of a stream it takes the first
+// answer.
+func invoke(conn *grpc.ClientConn, method protoreflect.MethodDescriptor, request proto.Message, pairs ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), daemontest.Patience)
 	defer cancel()
+	ctx = metadata.AppendToOutgoingContext(ctx, pairs...)
 	answer := dynamicpb.NewMessage(method.Output())
 	if !method.IsStreamingServer() {
 		return conn.Invoke(ctx, path(method), request, answer)

@@ -109,3 +109,23 @@ func run(t *testing.T, name string, args ...string) bool {
 	}
 	return err == nil
 }
+
+// ends makes sure that every intent in the log has one end.
+func ends(t *testing.T, d *daemontest.Daemon) {
+	t.Helper()
+	open := map[uint64]bool{}
+	for _, e := range d.Entries("op.intent", "op.applied", "op.not_applied") {
+		switch e.Kind {
+		case "op.intent":
+			open[e.Generation] = true
+		default:
+			if !open[e.Generation] {
+				t.Errorf("entry %d ends generation %d, which nobody intended", e.Seq, e.Generation)
+			}
+			delete(open, e.Generation)
+		}
+	}
+	if len(open) > 0 {
+		t.Errorf("intents without an end: %v", open)
+	}
+}
