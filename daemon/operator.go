@@ -32,6 +32,15 @@ func (o operator) entry(ctx context.Context, kind audit.Kind) *audit.Entry {
 	}
 }
 
+// shown is what can be repeated of a name or id that was asked for: a malformed
+// one may hold what a terminal acts on.
+func shown(name string) string {
+	if grants.CheckName(name) != nil {
+		return "that"
+	}
+	return name
+}
+
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -66,7 +75,7 @@ func checkNote(note string) error {
 func (s *state) known(name string) (facts, error) {
 	f, ok := s.catalog[name]
 	if !ok {
-		return facts{}, refuse("no resource is named %s", name)
+		return facts{}, refuse("no resource is named %s", shown(name))
 	}
 	return f, nil
 }
@@ -75,7 +84,7 @@ func (s *state) known(name string) (facts, error) {
 func (s *state) knownSubject(name string) (grants.Subject, error) {
 	subject, ok := s.set.Subject(name)
 	if !ok {
-		return grants.Subject{}, refuse("no subject is named %s", name)
+		return grants.Subject{}, refuse("no subject is named %s", shown(name))
 	}
 	return subject, nil
 }

@@ -24,6 +24,7 @@ const (
 type run struct {
 	id          string
 	subject     string
+	born        time.Time // when the subject was created: a later one of the same name is another
 	tier        grants.Tier
 	peer        *peer.Peer
 	command     string
@@ -72,18 +73,26 @@ type runs struct {
 
 func newRuns() *runs { return &runs{open: map[string]*run{}} }
 
-// add opens a run, or reports that there are too many.
+// add opens a run. It refuses more than there may be, and a second subject on
+// one connection: the first OpenRun decided.
 func (rs *runs) add(r *run) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	onConn := 0
 	for _, other := range rs.open {
-		if other.peer == r.peer {
-			onConn++
+		if other.peer != r.peer {
+			continue
+		}
+		if onConn++; other.subject != r.subject {
+			refusal := wire.Deny(wire.AccessDenied)
+			refusal.Cause = "SUBJECT_MISMATCH"
+			return refusal
 		}
 	}
 	if len(rs.open) >= maxRuns || onConn >= maxRunsOnConn {
-		return wire.Deny(wire.RateLimited)
+		refusal := wire.Deny(wire.RateLimited)
+		refusal.Cause = "TOO_MANY_RUNS"
+		return refusal
 	}
 	rs.open[r.id] = r
 	return nil
@@ -151,13 +160,13 @@ func (rs *runs) byPrefix(prefix string) (*run, error) {
 		case id == prefix:
 			return r, nil
 		case found != nil:
-			return nil, refuse("more than one run has an id that starts with %s", prefix)
+			return nil, refuse("more than one run has an id that starts with %s", shown(prefix))
 		default:
 			found = r
 		}
 	}
 	if found == nil {
-		return nil, refuse("no open run has an id that starts with %s", prefix)
+		return nil, refuse("no open run has an id that starts with %s", shown(prefix))
 	}
 	return found, nil
 }
