@@ -10,6 +10,8 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/daemon/peer"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 )
 
@@ -19,42 +21,54 @@ type call struct {
 	action string
 }
 
-// calls has one row for every RPC of the two services; a test fails when one is
-// missing. Mutations and requests under a run write entries of their own; for
+// calls has one row, by full method name, for every RPC of the two services; a
+// test fails when one is missing. Mutations and requests under a run write entries of their own; for
 // the rest, and for whatever is refused before it gets there, the row says what
 // is written.
 var calls = map[string]call{
-	"OpenRun": {kindRunOpen, "open-run"}, "CloseRun": {kindRunEnd, "close-run"}, "Acquire": {audit.Acquire, "read"},
-	"Report": {kindRunReport, "report"}, "Watch": {kindRunWatch, "watch"},
+	brokerv1.BrokerService_OpenRun_FullMethodName:       {kindRunOpen, "open-run"},
+	brokerv1.BrokerService_CloseRun_FullMethodName:      {kindRunEnd, "close-run"},
+	brokerv1.BrokerService_ListResources_FullMethodName: {audit.List, "list"},
+	brokerv1.BrokerService_Acquire_FullMethodName:       {audit.Acquire, "read"},
+	brokerv1.BrokerService_Explain_FullMethodName:       {audit.Explain, "explain"},
+	brokerv1.BrokerService_Report_FullMethodName:        {kindRunReport, "report"},
+	brokerv1.BrokerService_Watch_FullMethodName:         {kindRunWatch, "watch"},
 
-	"Status":       {}, // the only one that writes nothing
-	"ConfirmClock": {kindOperatorClock, "confirm-clock"},
-	"Lock":         {kindVaultLock, "lock"}, "Unlock": {kindVaultUnlock, "unlock"}, "Panic": {kindOperatorPanic, "panic"},
-
-	"PutSecret": {kindResourcePut, "put-secret"}, "GetSecret": {kindResourceGet, "get-secret"},
-	"RevertSecret": {kindResourceRevert, "revert-secret"}, "AddFile": {kindResourceAdd, "add-file"},
-	"CheckFiles": {kindOperatorRead, "check-files"}, "RepinFile": {kindResourceRepin, "repin-file"},
-	"ListResources": {kindOperatorRead, "list-resources"}, "GetResource": {kindOperatorRead, "get-resource"},
-	"RemoveResource": {kindResourceRemove, "remove-resource"},
-
-	"AddSubject": {kindSubjectAdd, "add-subject"}, "SetSubject": {kindSubjectSet, "set-subject"},
-	"ListSubjects": {kindOperatorRead, "list-subjects"}, "RemoveSubject": {kindSubjectRemove, "remove-subject"},
-
-	"CreateGrants": {kindGrantCreate, "create-grants"}, "RevokeGrants": {kindGrantRevoke, "revoke-grants"},
-	"ListGrants": {kindOperatorRead, "list-grants"}, "Explain": {kindOperatorRead, "explain"},
-
-	"ListRuns": {kindOperatorRead, "list-runs"}, "EndRun": {kindRunEnd, "end-run"}, "WatchEvents": {kindOperatorWatch, "watch-events"},
-
-	"Apply": {kindOperatorApply, "apply"}, "Export": {kindOperatorExport, "export"},
-	"AuditHead": {kindOperatorRead, "audit-head"}, "ReadAudit": {kindOperatorRead, "read-audit"},
-	"ListDenials": {kindOperatorRead, "list-denials"},
+	operatorv1.OperatorService_Status_FullMethodName:         {}, // the only one that writes nothing
+	operatorv1.OperatorService_ConfirmClock_FullMethodName:   {kindOperatorClock, "confirm-clock"},
+	operatorv1.OperatorService_Lock_FullMethodName:           {kindVaultLock, "lock"},
+	operatorv1.OperatorService_Unlock_FullMethodName:         {kindVaultUnlock, "unlock"},
+	operatorv1.OperatorService_Panic_FullMethodName:          {kindOperatorPanic, "panic"},
+	operatorv1.OperatorService_PutSecret_FullMethodName:      {kindResourcePut, "put-secret"},
+	operatorv1.OperatorService_GetSecret_FullMethodName:      {kindResourceGet, "get-secret"},
+	operatorv1.OperatorService_RevertSecret_FullMethodName:   {kindResourceRevert, "revert-secret"},
+	operatorv1.OperatorService_AddFile_FullMethodName:        {kindResourceAdd, "add-file"},
+	operatorv1.OperatorService_CheckFiles_FullMethodName:     {kindOperatorRead, "check-files"},
+	operatorv1.OperatorService_RepinFile_FullMethodName:      {kindResourceRepin, "repin-file"},
+	operatorv1.OperatorService_ListResources_FullMethodName:  {kindOperatorRead, "list-resources"},
+	operatorv1.OperatorService_GetResource_FullMethodName:    {kindOperatorRead, "get-resource"},
+	operatorv1.OperatorService_RemoveResource_FullMethodName: {kindResourceRemove, "remove-resource"},
+	operatorv1.OperatorService_AddSubject_FullMethodName:     {kindSubjectAdd, "add-subject"},
+	operatorv1.OperatorService_SetSubject_FullMethodName:     {kindSubjectSet, "set-subject"},
+	operatorv1.OperatorService_ListSubjects_FullMethodName:   {kindOperatorRead, "list-subjects"},
+	operatorv1.OperatorService_RemoveSubject_FullMethodName:  {kindSubjectRemove, "remove-subject"},
+	operatorv1.OperatorService_CreateGrants_FullMethodName:   {kindGrantCreate, "create-grants"},
+	operatorv1.OperatorService_RevokeGrants_FullMethodName:   {kindGrantRevoke, "revoke-grants"},
+	operatorv1.OperatorService_ListGrants_FullMethodName:     {kindOperatorRead, "list-grants"},
+	operatorv1.OperatorService_Explain_FullMethodName:        {kindOperatorRead, "explain"},
+	operatorv1.OperatorService_ListRuns_FullMethodName:       {kindOperatorRead, "list-runs"},
+	operatorv1.OperatorService_EndRun_FullMethodName:         {kindRunEnd, "end-run"},
+	operatorv1.OperatorService_WatchEvents_FullMethodName:    {kindOperatorWatch, "watch-events"},
+	operatorv1.OperatorService_Apply_FullMethodName:          {kindOperatorApply, "apply"},
+	operatorv1.OperatorService_Export_FullMethodName:         {kindOperatorExport, "export"},
+	operatorv1.OperatorService_AuditHead_FullMethodName:      {kindOperatorRead, "audit-head"},
+	operatorv1.OperatorService_ReadAudit_FullMethodName:      {kindOperatorRead, "read-audit"},
+	operatorv1.OperatorService_ListDenials_FullMethodName:    {kindOperatorRead, "list-denials"},
 }
-
-func methodName(full string) string { return full[strings.LastIndexByte(full, '/')+1:] }
 
 // exempt reports whether an RPC writes no entry: status, health, reflection.
 func exempt(full string) bool {
-	return methodName(full) == "Status" || !strings.HasPrefix(full, "/subjectbroker.")
+	return full == operatorv1.OperatorService_Status_FullMethodName || !strings.HasPrefix(full, "/subjectbroker.")
 }
 
 // authorise lets only plain peers with the daemon's own uid become the operator.
@@ -70,7 +84,7 @@ func (d *Daemon) authorise(ctx context.Context, full string) error {
 	}
 	d.budgets.spend(p.Key(), now)
 	e := audit.Entry{
-		Kind: kindOperatorRefuse, Peer: peerEntry(p), Action: calls[methodName(full)].action,
+		Kind: kindOperatorRefuse, Peer: peerEntry(p), Action: calls[full].action,
 		Decision: decisionDeny, ReasonCode: string(wire.AccessDenied), Cause: causeOperatorRefused,
 	}
 	if err := d.record(ctx, e); err != nil {
@@ -122,7 +136,7 @@ func (d *Daemon) accountStream(srv any, stream grpc.ServerStream, info *grpc.Str
 
 func (d *Daemon) account(ctx context.Context, full string, outcome error) error {
 	accountFor(ctx)
-	c := calls[methodName(full)]
+	c := calls[full]
 	e := audit.Entry{Kind: c.kind, Peer: peerEntry(callerOf(ctx)), Action: c.action, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
 	if outcome != nil {
 		e.Decision = decisionError
@@ -131,7 +145,7 @@ func (d *Daemon) account(ctx context.Context, full string, outcome error) error 
 			e.Cause = typed.Cause
 		}
 	}
-	if err := d.record(ctx, e); err != nil && !d.locked() {
+	if err := d.record(ctx, e); err != nil && d.log() != nil {
 		return err
 	}
 	return nil

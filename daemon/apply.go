@@ -63,15 +63,14 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 	} else {
 		err = d.mutate(ctx, plan)
 	}
-	if err != nil {
-		return nil, err
-	}
 	for _, c := range response.GetChanges() {
 		if c.GetWhat() == policy.ASubject && !req.GetDryRun() {
-			if _, err := d.endIneligible(c.GetName()); err != nil {
-				return nil, err
-			}
+			_, endErr := d.endIneligible(c.GetName())
+			err = errors.Join(err, endErr)
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	return response, nil
 }
@@ -181,6 +180,7 @@ type builder struct {
 	writes   []func(*vault.Tx) error
 	restrict []func(*state)
 	permit   []func(*state)
+	after    []func()
 }
 
 func (b *builder) take(c change) {
@@ -193,6 +193,9 @@ func (b *builder) take(c change) {
 	}
 	if c.permit != nil {
 		b.permit = append(b.permit, c.permit)
+	}
+	if c.after != nil {
+		b.after = append(b.after, c.after)
 	}
 }
 
@@ -258,7 +261,12 @@ func (b *builder) change() change {
 				fn(st)
 			}
 		},
-		after: func() { d.hub.listChanged() },
+		after: func() {
+			for _, fn := range b.after {
+				fn()
+			}
+			d.hub.listChanged()
+		},
 	}
 }
 
@@ -271,7 +279,7 @@ func (o operator) declaration(ctx context.Context, c policy.Change, record vault
 	e := o.entry(ctx, kind)
 	e.ResourceID = c.Name
 	if record.File != nil {
-		e.ContentSHA256, e.Pin = record.File.SHA256, record.File.Mode
+		e.ContentSHA256 = record.File.SHA256
 	}
 	record.ByUID = callerOf(ctx).UID
 	return change{
@@ -285,6 +293,7 @@ func (o operator) declaration(ctx context.Context, c policy.Change, record vault
 			return putRecord(tx, &record)
 		},
 		permit: func(st *state) { st.put(record) },
+		after:  func() { o.d.hub.updated(c.Name) },
 	}
 }
 

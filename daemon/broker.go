@@ -56,16 +56,24 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 		id: grants.NewID(), subject: name, tier: grants.Cooperative, peer: p, command: p.Command(),
 		shimVersion: req.GetShimVersion(), opened: d.clock.now(), done: make(chan struct{}), resources: map[string]struct{}{},
 	}
-	if cause := d.mayRun(name, r.tier); cause != "" {
+	born, cause := d.mayRun(name, r.tier)
+	if cause != "" {
 		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), cause)
+	}
+	r.born = born
+	if err := d.runs.add(r); err != nil {
+		refusal := wire.FromError(err)
+		cause, refusal.Cause = refusal.Cause, ""
+		return nil, d.refuseRun(ctx, p, e, refusal, cause)
 	}
 	e.RunID, e.Tier = r.id, r.tier.String()
 	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
-	if err := d.runs.add(r); err != nil {
-		return nil, d.refuseRun(ctx, p, e, wire.FromError(err), "TOO_MANY_RUNS")
+	err := d.record(ctx, e)
+	if err == nil && !d.entitled(r) { // locked, disabled or removed in between
+		err = wire.Deny(wire.RunEnded)
 	}
-	if err := d.record(ctx, e); err != nil {
-		_ = d.endRuns(wire.AuditFailed, "", func(other *run) bool { return other == r })
+	if err != nil {
+		_ = d.endRuns(refusal(err).Reason, "NOT_OPENED", func(other *run) bool { return other == r })
 		return nil, err
 	}
 	return &brokerv1.OpenRunResponse{
@@ -73,21 +81,28 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 	}, nil
 }
 
-// mayRun says why subject may not open a run at tier; empty when it may.
-func (d *Daemon) mayRun(name string, tier grants.Tier) string {
+// mayRun says why a subject may not open a run at tier; the cause is empty when
+// it may. born is when that subject was created.
+func (d *Daemon) mayRun(name string, tier grants.Tier) (born time.Time, cause string) {
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
 	subject, ok := st.set.Subject(name)
 	switch {
 	case !ok:
-		return string(grants.CauseUnknownSubject)
+		return born, string(grants.CauseUnknownSubject)
 	case subject.Disabled:
-		return string(grants.CauseSubjectDisabled)
+		return born, string(grants.CauseSubjectDisabled)
 	case !tier.Satisfies(subject.MinTier):
-		return string(grants.CauseTierTooLow)
+		return born, string(grants.CauseTierTooLow)
 	}
-	return ""
+	return subject.Created, ""
+}
+
+// entitled reports whether an open run could be opened now, by the same subject.
+func (d *Daemon) entitled(r *run) bool {
+	born, cause := d.mayRun(r.subject, r.tier)
+	return cause == "" && born.Equal(r.born)
 }
 
 // refuseRun records that no run was opened. To the client every reason that is
@@ -95,7 +110,7 @@ func (d *Daemon) mayRun(name string, tier grants.Tier) string {
 func (d *Daemon) refuseRun(ctx context.Context, p *peer.Peer, e audit.Entry, refusal *wire.Error, cause string) error {
 	e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(refusal.Reason), cause
 	d.budgets.spend(p.Key(), d.clock.now())
-	if err := d.record(ctx, e); err != nil && refusal.Reason != wire.VaultLocked {
+	if err := d.record(ctx, e); err != nil && d.log() != nil {
 		return err
 	}
 	return refusal
@@ -126,18 +141,14 @@ func (b broker) ListResources(ctx context.Context, req *brokerv1.ListResourcesRe
 	if err := d.record(ctx, e); err != nil {
 		return nil, err
 	}
-	if r.over() {
+	if d.over(r) {
 		return nil, wire.Deny(wire.RunEnded)
 	}
-	st := d.state()
-	st.mu.RLock()
-	defer st.mu.RUnlock()
+	// What was taken away while the entry was written is not named any more.
 	response := &brokerv1.ListResourcesResponse{Resources: make([]*brokerv1.Resource, 0, len(names))}
-	for _, name := range names {
-		if f, ok := st.catalog[name]; ok {
-			response.Resources = append(response.Resources, &brokerv1.Resource{Name: name, Kind: f.kind, Size: f.size})
-		}
-	}
+	d.state().eachReadable(r.subject, r.tier, d.clock.read(), names, func(name string, f facts) {
+		response.Resources = append(response.Resources, &brokerv1.Resource{Name: name, Kind: f.kind, Size: f.size})
+	})
 	return response, nil
 }
 
@@ -176,10 +187,8 @@ func (b broker) Explain(ctx context.Context, req *brokerv1.ExplainRequest) (*bro
 	if err != nil {
 		return nil, err
 	}
-	return &brokerv1.ExplainResponse{Decision: outcomeWord(got.decision), ReasonCode: string(got.reason)}, nil
+	return &brokerv1.ExplainResponse{Decision: got.decision.String(), ReasonCode: string(got.reason)}, nil
 }
-
-func outcomeWord(o grants.Outcome) string { return string(decisionWord(verdict{outcome: o})) }
 
 // Report says what holds for the run.
 func (b broker) Report(ctx context.Context, req *brokerv1.ReportRequest) (*brokerv1.ReportResponse, error) {
@@ -289,8 +298,10 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 	switch {
 	case d.locked():
 		refusal = wire.VaultLocked
-	case ok && p.Alive():
+	case ok && p.Alive() && d.entitled(r):
 		return r, nil
+	case ok && p.Alive():
+		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causeSubjectChanged
 	case ok:
 		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causePeerChanged
 	default:
@@ -301,7 +312,7 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 		e.Cause = e.ReasonCode
 	}
 	d.budgets.spend(p.Key(), d.clock.now())
-	if err := d.record(ctx, e); err != nil && refusal != wire.VaultLocked {
+	if err := d.record(ctx, e); err != nil && d.log() != nil {
 		return nil, err
 	}
 	return nil, wire.Deny(refusal)

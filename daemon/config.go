@@ -16,12 +16,11 @@ import (
 
 // fileConfig is config.yaml in the home: optional and strict.
 type fileConfig struct {
-	keySource    string
-	maxContent   int
-	segmentSize  int64
-	log          string
-	socketDir    string
-	keySourceSet bool
+	keySource   string
+	maxContent  int
+	segmentSize int64
+	log         string
+	socketDir   string
 }
 
 // maxConfigSize is the largest config.yaml, in bytes.
@@ -79,6 +78,9 @@ func parseConfig(raw []byte) (fileConfig, error) {
 	mapping := root.Content[0].Content
 	for i := 0; i+1 < len(mapping); i += 2 {
 		key, value := mapping[i], mapping[i+1]
+		if key.Kind != yaml.ScalarNode || key.Tag != "!!str" || key.Anchor != "" || key.Style&yaml.TaggedStyle != 0 {
+			return config, fmt.Errorf("line %d: want a plain key", key.Line)
+		}
 		if seen[key.Value] {
 			return config, fmt.Errorf("line %d: %s stands twice", key.Line, key.Value)
 		}
@@ -91,12 +93,12 @@ func parseConfig(raw []byte) (fileConfig, error) {
 }
 
 func (c *fileConfig) set(key string, value *yaml.Node) error {
-	if value.Kind != yaml.ScalarNode || value.Anchor != "" {
+	if value.Kind != yaml.ScalarNode || value.Anchor != "" || value.Style&yaml.TaggedStyle != 0 {
 		return fmt.Errorf("%s: want a plain value", key)
 	}
 	switch key {
 	case "keySource":
-		c.keySource, c.keySourceSet = value.Value, true
+		c.keySource = value.Value
 		return oneOf(key, value, "auto", "keychain", "file")
 	case "maxContent":
 		return number(key, value, 1, wire.HardMaxContent, &c.maxContent)

@@ -53,6 +53,10 @@ type Config struct {
 	Now func() time.Time
 	// Ready is called once the sockets listen; nil: nothing.
 	Ready func()
+	// Stopping is called when the daemon begins to stop, with the reason, which
+	// is nil when it was asked to; nil: nothing. What follows is over within 5 s
+	// unless a disk hangs.
+	Stopping func(reason error)
 }
 
 // Keychild is the main function of the process that asks the keychain.
@@ -129,7 +133,7 @@ func startAndServe(ctx context.Context, cfg Config, rotate <-chan os.Signal) err
 	if err != nil {
 		return err
 	}
-	return d.serveUntil(ctx, socks, lock, rotate, cfg.Ready)
+	return d.serveUntil(ctx, cfg, socks, lock, rotate)
 }
 
 // open does everything that comes before the sockets.
@@ -202,7 +206,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 }
 
 // serveUntil serves on both sockets until ctx ends or something fails.
-func (d *Daemon) serveUntil(ctx context.Context, socks *sockets, lock *os.File, rotate <-chan os.Signal, ready func()) error {
+func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, lock *os.File, rotate <-chan os.Signal) error {
 	brokerServer, operatorServer := d.newBrokerServer(), d.newOperatorServer()
 	served := make(chan error, 2)
 	var tasks sync.WaitGroup
@@ -213,8 +217,8 @@ func (d *Daemon) serveUntil(ctx context.Context, socks *sockets, lock *os.File, 
 		tasks.Go(func() { d.retryUnlock(ctx) })
 	}
 	_, _ = systemd.SdNotify(false, systemd.SdNotifyReady)
-	if ready != nil {
-		ready()
+	if cfg.Ready != nil {
+		cfg.Ready()
 	}
 	d.logger.Info("serving", "home", d.home, "sockets", d.socketDir, "vault", d.locking.word())
 	var err error
@@ -222,6 +226,9 @@ func (d *Daemon) serveUntil(ctx context.Context, socks *sockets, lock *os.File, 
 	case <-ctx.Done():
 	case err = <-served:
 	case err = <-d.failed:
+	}
+	if cfg.Stopping != nil {
+		cfg.Stopping(err)
 	}
 	_, _ = systemd.SdNotify(false, systemd.SdNotifyStopping)
 	close(d.stopping)

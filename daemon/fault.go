@@ -40,9 +40,14 @@ var codes = []struct {
 	{vault.ErrIntegrity, wire.IntegrityFailed},
 	{vault.ErrReplaced, wire.VaultDamaged},
 	{vault.ErrDamaged, wire.VaultDamaged},
+	{vault.ErrRollback, wire.RollbackDetected},
+	{vault.ErrFailed, wire.VaultDamaged},
 	{audit.ErrUnsafe, wire.AuditUnsafe},
 	{audit.ErrRollback, wire.RollbackDetected},
+	{audit.ErrNotFound, wire.AuditDamaged},
 	{audit.ErrDamaged, wire.AuditDamaged},
+	{audit.ErrFailed, wire.AuditFailed},
+	{audit.ErrTimeout, wire.AuditFailed},
 }
 
 // asFault gives an error, which is not nil, its start-up code; what has none is

@@ -28,7 +28,7 @@ func CleanEnv(environ []string) (clean []string, changed bool) {
 	clean = slices.DeleteFunc(slices.Clone(environ), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
 		return name == "GODEBUG" || name == "GOTRACEBACK" || name == "GOCOVERDIR" ||
-			strings.HasPrefix(name, "GRPC_") || strings.HasPrefix(name, "LD_")
+			strings.HasPrefix(name, "GRPC_") || strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "DYLD_")
 	})
 	return clean, len(clean) != len(environ)
 }

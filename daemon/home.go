@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -121,7 +122,7 @@ func lockHome(home string) (*os.File, error) {
 		holder := make([]byte, 16)
 		n, _ := file.ReadAt(holder, 0)
 		_ = file.Close()
-		if pid, err := strconv.Atoi(string(trimNewline(holder[:n]))); err == nil {
+		if pid, err := strconv.Atoi(strings.TrimSpace(string(holder[:n]))); err == nil {
 			return nil, fault(wire.AlreadyRunning, "another sbd (pid %d) holds %s", pid, home)
 		}
 		return nil, fault(wire.AlreadyRunning, "another sbd holds %s", home)
@@ -138,13 +139,6 @@ func writePID(file *os.File) error {
 	}
 	_, err := file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return err
-}
-
-func trimNewline(b []byte) []byte {
-	for len(b) > 0 && (b[len(b)-1] == '\n' || b[len(b)-1] == '\r') {
-		b = b[:len(b)-1]
-	}
-	return b
 }
 
 // sameFile reports whether path still names the open file: a lock on a file

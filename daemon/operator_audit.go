@@ -45,7 +45,6 @@ func (o operator) ReadAudit(req *operatorv1.ReadAuditRequest, stream grpc.Server
 		return wire.Deny(wire.VaultLocked)
 	}
 	filter := newLineFilter(req)
-	durable, _ := log.Durable()
 	batch := &operatorv1.ReadAuditResponse{}
 	size := 0
 	flush := func() error {
@@ -64,7 +63,9 @@ func (o operator) ReadAudit(req *operatorv1.ReadAuditRequest, stream grpc.Server
 		return nil
 	}
 	var last [][]byte // the newest lines that match, when only those are wanted
-	err := log.Read(max(req.GetFromSeq(), 1), func(line []byte) error {
+	next := max(req.GetFromSeq(), 1)
+	err := log.Read(next, func(line []byte) error {
+		next++
 		if err := stream.Context().Err(); err != nil {
 			return err
 		}
@@ -90,7 +91,7 @@ func (o operator) ReadAudit(req *operatorv1.ReadAuditRequest, stream grpc.Server
 	if err := flush(); err != nil || !req.GetFollow() {
 		return err
 	}
-	return o.d.followLog(stream.Context(), log, durable.Seq+1, func(line []byte) error {
+	return o.d.followLog(stream.Context(), log, next, func(line []byte) error {
 		if !filter.match(line) {
 			return nil
 		}

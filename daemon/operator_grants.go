@@ -184,13 +184,16 @@ func (o operator) granting(ctx context.Context, made []grants.Grant, anew bool) 
 		},
 	}
 	var subjects []string
-	kind := kindGrantCreate
-	if !anew {
-		kind = kindGrantReplace
-	}
 	for _, g := range made {
+		kind := kindGrantCreate
+		switch {
+		case g.Effect == grants.Deny:
+			kind = kindGrantDeny
+		case !anew:
+			kind = kindGrantReplace
+		}
 		e := o.entry(ctx, kind)
-		e.SubjectID, e.Capability, e.GrantID, e.Policy = g.Subject, g.Pattern.String(), g.ID, g.Effect.String()
+		e.SubjectID, e.Capability, e.GrantID = g.Subject, g.Pattern.String(), g.ID
 		c.effects = append(c.effects, e)
 		subjects = append(subjects, g.Subject)
 	}
@@ -242,7 +245,7 @@ func (o operator) revocation(ctx context.Context, gone []grants.Grant) change {
 	var subjects []string
 	for _, g := range gone {
 		e := o.entry(ctx, kindGrantRevoke)
-		e.SubjectID, e.Capability, e.GrantID, e.Policy = g.Subject, g.Pattern.String(), g.ID, g.Effect.String()
+		e.SubjectID, e.Capability, e.GrantID = g.Subject, g.Pattern.String(), g.ID
 		c.effects = append(c.effects, e)
 		subjects = append(subjects, g.Subject)
 	}
@@ -343,17 +346,9 @@ func (s *state) grantByPrefix(prefix string) (grants.Grant, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return grants.Grant{}, refuse("no grant has an id that starts with %s", printablePrefix(prefix))
+		return grants.Grant{}, refuse("no grant has an id that starts with %s", shown(prefix))
 	}
-	return grants.Grant{}, refuse("%d grants have an id that starts with %s", len(found), prefix)
-}
-
-// printablePrefix is what can be repeated of an id that the operator typed.
-func printablePrefix(s string) string {
-	if grants.CheckName(s) != nil {
-		return "that"
-	}
-	return s
+	return grants.Grant{}, refuse("%d grants have an id that starts with %s", len(found), shown(prefix))
 }
 
 // ListGrants lists grants.

@@ -39,7 +39,6 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 		return nil, &wire.Error{Reason: wire.ResourceTooLarge, Message: fmt.Sprintf("%s has %d bytes, the limit is %d", name, len(content), d.maxContent)}
 	}
 	var record vault.Record
-	var readers []string
 	err := d.mutate(ctx, func(st *state) (change, error) {
 		f, exists := st.catalog[name]
 		switch {
@@ -70,7 +69,7 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 				e.Version = newest.N
 				return putRecord(tx, &record)
 			},
-			permit: func(st *state) { st.put(record); readers = readersOf(st, name) },
+			permit: func(st *state) { st.put(record) },
 			after: func() {
 				if f.content() {
 					d.hub.updated(name)
@@ -83,7 +82,7 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 	if err != nil {
 		return nil, err
 	}
-	return &operatorv1.PutSecretResponse{Resource: resourceMessage(record), Readers: readers}, nil
+	return &operatorv1.PutSecretResponse{Resource: resourceMessage(record), Readers: d.state().readersOf(name)}, nil
 }
 
 // putRecord stores a record and makes it what was stored: the vault sets its
@@ -97,9 +96,11 @@ func putRecord(tx *vault.Tx, record *vault.Record) error {
 }
 
 // readersOf lists the subjects that hold an exact allow on a resource.
-func readersOf(st *state, name string) []string {
+func (s *state) readersOf(name string) []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	var subjects []string
-	for _, g := range st.set.Exact(name) {
+	for _, g := range s.set.Exact(name) {
 		if g.Effect == grants.Allow && !slices.Contains(subjects, g.Subject) {
 			subjects = append(subjects, g.Subject)
 		}
@@ -184,7 +185,7 @@ func (o operator) RevertSecret(ctx context.Context, req *operatorv1.RevertSecret
 			return change{}, refuse("%s has no older version %d", name, req.GetTo())
 		}
 		e := o.entry(ctx, kindResourceRevert)
-		e.ResourceID, e.Count = name, uint64(req.GetTo())
+		e.ResourceID = name
 		return change{
 			effects: []*audit.Entry{e},
 			write: func(tx *vault.Tx) error {
@@ -223,7 +224,7 @@ func (o operator) AddFile(ctx context.Context, req *operatorv1.AddFileRequest) (
 			return change{}, refuse("%s exists already", name)
 		}
 		e := o.entry(ctx, kindResourceAdd)
-		e.ResourceID, e.ContentSHA256, e.Pin = name, pin.SHA256, pin.Mode
+		e.ResourceID, e.ContentSHA256 = name, pin.SHA256
 		return change{
 			effects: []*audit.Entry{e},
 			write:   func(tx *vault.Tx) error { return putRecord(tx, &record) },
@@ -345,7 +346,7 @@ func (o operator) RepinFile(ctx context.Context, req *operatorv1.RepinFileReques
 		}
 		record.File = &pin
 		e := o.entry(ctx, kindResourceRepin)
-		e.ResourceID, e.ContentSHA256, e.Pin = name, pin.SHA256, pin.Mode
+		e.ResourceID, e.ContentSHA256 = name, pin.SHA256
 		return change{
 			effects: []*audit.Entry{e},
 			write:   func(tx *vault.Tx) error { return putRecord(tx, &record) },

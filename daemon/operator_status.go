@@ -37,7 +37,7 @@ func (o operator) Status(context.Context, *operatorv1.StatusRequest) (*operatorv
 	st := d.state()
 	st.mu.RLock()
 	s.Resources, s.Subjects = uint32(len(st.catalog)), uint32(len(st.set.Subjects()))
-	for _, g := range st.set.All() {
+	for g := range st.set.Each() {
 		if st.grantState(g, at) == grants.Active {
 			s.Grants++
 		}
@@ -66,7 +66,11 @@ func (d *Daemon) auditHealth() (state, cause string) {
 }
 
 // ConfirmClock takes the wall clock at its word.
-func (o operator) ConfirmClock(context.Context, *operatorv1.ConfirmClockRequest) (*operatorv1.ConfirmClockResponse, error) {
+func (o operator) ConfirmClock(ctx context.Context, _ *operatorv1.ConfirmClockRequest) (*operatorv1.ConfirmClockResponse, error) {
+	// It gives timed grants back, so its entry comes first.
+	if err := o.d.account(ctx, operatorv1.OperatorService_ConfirmClock_FullMethodName, nil); err != nil {
+		return nil, err
+	}
 	now := o.d.clock.confirm()
 	o.d.hub.listChanged()
 	return &operatorv1.ConfirmClockResponse{Now: millis(now)}, nil
@@ -105,8 +109,8 @@ func (o operator) Panic(ctx context.Context, _ *operatorv1.PanicRequest) (*opera
 			s.Disabled = true
 			after = append(after, s)
 			response.Subjects = append(response.Subjects, s.Name)
-			e := o.entry(ctx, kindSubjectSet)
-			e.SubjectID, e.Cause = s.Name, "DISABLED"
+			e := o.entry(ctx, kindSubjectDisable)
+			e.SubjectID = s.Name
 			c.effects = append(c.effects, e)
 		}
 		c.write = func(tx *vault.Tx) error {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 
 	"subjectbroker/audit"
 	"subjectbroker/grants"
@@ -107,11 +108,8 @@ func (o operator) SetSubject(ctx context.Context, req *operatorv1.SetSubjectRequ
 		}
 		return o.subjectChange(ctx, before, subject), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	ended, err := d.endIneligible(name)
-	if err != nil {
+	ended, endErr := d.endIneligible(name)
+	if err := errors.Join(err, endErr); err != nil {
 		return nil, err
 	}
 	return &operatorv1.SetSubjectResponse{Subject: o.subject(subject), EndedRuns: ended}, nil
@@ -121,14 +119,15 @@ func (o operator) SetSubject(ctx context.Context, req *operatorv1.SetSubjectRequ
 // what it adds comes when the change is applied.
 func (o operator) subjectChange(ctx context.Context, before, after grants.Subject) change {
 	d := o.d
-	e := o.entry(ctx, kindSubjectSet)
-	e.SubjectID, e.Tier = after.Name, after.MinTier.String()
-	if after.Disabled != before.Disabled {
-		e.Cause = "ENABLED"
-		if after.Disabled {
-			e.Cause = "DISABLED"
-		}
+	kind := kindSubjectSet
+	switch {
+	case after.Disabled && !before.Disabled:
+		kind = kindSubjectDisable
+	case before.Disabled && !after.Disabled:
+		kind = kindSubjectEnable
 	}
+	e := o.entry(ctx, kind)
+	e.SubjectID, e.Tier = after.Name, after.MinTier.String()
 	stricter := before
 	stricter.Disabled = before.Disabled || after.Disabled
 	if !before.MinTier.Satisfies(after.MinTier) {
@@ -147,7 +146,7 @@ func (o operator) subjectChange(ctx context.Context, before, after grants.Subjec
 func (d *Daemon) endIneligible(name string) (uint32, error) {
 	var ended uint32
 	err := d.endRuns(wire.RunEnded, "SUBJECT_CHANGED", func(r *run) bool {
-		if r.subject != name || d.mayRun(name, r.tier) == "" {
+		if r.subject != name || d.entitled(r) {
 			return false
 		}
 		ended++
@@ -210,11 +209,14 @@ func (o operator) RemoveSubject(ctx context.Context, req *operatorv1.RemoveSubje
 		c.after = func() { d.hub.listChanged(name) }
 		return c, nil
 	})
-	if err != nil {
+	// A removal stands from its intent on, also when the log could not take its
+	// end: the runs go either way.
+	ended, endErr := d.endIneligible(name)
+	if err := errors.Join(err, endErr); err != nil {
 		return nil, err
 	}
-	response.EndedRuns, err = d.endIneligible(name)
-	return response, err
+	response.EndedRuns = ended
+	return response, nil
 }
 
 // subjectRemoval removes a subject and its grants, which must be named: as many

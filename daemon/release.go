@@ -36,8 +36,18 @@ func (d *Daemon) ask(r *run, kind audit.Kind, capability string) ask {
 		decide: func(c grants.Capability) grants.Decision {
 			return d.state().decide(r.subject, c, r.tier, d.clock.read())
 		},
-		over: func() bool { return r.over() || !r.peer.Alive() },
+		over: func() bool { return d.over(r) },
 	}
+}
+
+// over reports that a run is not entitled to an answer any more.
+func (d *Daemon) over(r *run) bool { return r.over() || !r.peer.Alive() || !d.entitled(r) }
+
+// use is a use of a limited grant that was reserved; the zero value is none.
+type use struct {
+	number uint64
+	last   bool
+	refund func()
 }
 
 // opened is content on its way out, not yet accounted for.
@@ -94,26 +104,28 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 			out.wipe()
 		}
 	}
-	uses := uint64(0)
+	var reserved use
 	ticket, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
-		v, uses = d.recheck(a, capability, v, out.created)
-		return a.result(capability, v, &out, uses), nil
+		v, reserved = d.recheck(a, capability, v, out.created)
+		return a.result(capability, v, &out, reserved.number), nil
 	})
+	absent := err != nil // the entry is certainly not in the log
 	if err == nil {
 		ticket.Release = a.open != nil && v.outcome == grants.Allowed && !v.failed
 		err = ticket.Wait(ctx)
+		absent = errors.Is(err, audit.ErrFailed)
 	}
 	if err != nil {
 		out.wipe()
-		if uses > 0 && errors.Is(err, audit.ErrFailed) { // certainly not in the log
-			d.state().refund(v.grant)
+		if reserved.number > 0 && absent {
+			reserved.refund()
 		}
 		return answer{}, wire.Deny(wire.AuditFailed)
 	}
 	if v.outcome != grants.Allowed || v.failed {
 		out.wipe()
 	}
-	if uses > 0 { // it may have been the last one
+	if reserved.last {
 		d.hub.listChanged(a.entry.SubjectID)
 	}
 	if v.outcome == grants.Denied {
@@ -142,32 +154,33 @@ func (a ask) judge(capability grants.Capability) verdict {
 // recheck runs under the log's mutex, the one place where every decision and
 // every restriction is in order: it judges again, ends with the run, makes sure
 // that the name still means the resource that was opened, and reserves the use.
-// It returns the number of this use, or 0.
-func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, created time.Time) (verdict, uint64) {
+func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, created time.Time) (verdict, use) {
 	if a.over() {
-		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: string(wire.RunEnded)}, 0
+		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: string(wire.RunEnded)}, use{}
 	}
 	now := a.judge(capability)
 	if now.outcome != grants.Allowed || before.outcome != grants.Allowed {
 		// Whichever was stricter stands: what was not opened cannot be released.
 		if before.outcome != grants.Allowed {
-			return before, 0
+			return before, use{}
 		}
-		return now, 0
+		return now, use{}
 	}
 	if before.failed {
-		return before, 0
+		return before, use{}
 	}
 	if a.open == nil {
-		return now, 0
+		return now, use{}
 	}
-	if !d.state().same(capability.Object, created) {
-		return verdict{outcome: grants.Allowed, failed: true, reason: wire.ResourceChanged, cause: causeReplaced, grant: now.grant}, 0
+	st := d.state()
+	if !st.same(capability.Object, created) {
+		return verdict{outcome: grants.Allowed, failed: true, reason: wire.ResourceChanged, cause: causeReplaced, grant: now.grant}, use{}
 	}
 	if !now.limited {
-		return now, 0
+		return now, use{}
 	}
-	return now, d.state().charge(now.grant)
+	number, last := st.charge(now.grant)
+	return now, use{number: number, last: last, refund: func() { st.refund(now.grant) }}
 }
 
 // result is the entry of an ask that was judged.
@@ -216,6 +229,8 @@ const (
 	causeMalformed   = "MALFORMED"
 	causeStorage     = "STORAGE"
 	causeReplaced    = "RESOURCE_REPLACED"
+
+	causeSubjectChanged = "SUBJECT_CHANGED"
 )
 
 // openContent fetches one version of a resource; 0 is the newest, and the only

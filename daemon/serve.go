@@ -216,7 +216,7 @@ func (d *Daemon) flag(a *account) {
 		return
 	}
 	e := audit.Entry{Kind: audit.Flag, Peer: peerEntry(a.peer), Decision: decisionDeny, ReasonCode: string(wire.InvalidArgument), Cause: causeMalformed}
-	if call, known := calls[methodName(a.method)]; known && !a.unknown {
+	if call, known := calls[a.method]; known && !a.unknown {
 		e.Action = call.action
 	} else {
 		e.Action = d.mask(a.method)
@@ -228,20 +228,25 @@ func (d *Daemon) flag(a *account) {
 // recoverUnary turns a panic into an internal error. Its type and stack are
 // logged; its value may hold content and never is.
 func (d *Daemon) recoverUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-	defer d.caught(info.FullMethod, &err)
+	defer d.caught(ctx, info.FullMethod, &err)
 	resp, err = handler(ctx, req)
 	return resp, public(err)
 }
 
 func (d *Daemon) recoverStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	defer d.caught(info.FullMethod, &err)
+	defer d.caught(stream.Context(), info.FullMethod, &err)
 	return public(handler(srv, stream))
 }
 
-func (d *Daemon) caught(method string, err *error) {
-	if value := recover(); value != nil {
-		d.logger.Error("panic in a handler", "method", method, "type", fmt.Sprintf("%T", value), "stack", string(debug.Stack()))
-		*err = wire.Deny(wire.InternalError)
+func (d *Daemon) caught(ctx context.Context, method string, err *error) {
+	value := recover()
+	if value == nil {
+		return
+	}
+	d.logger.Error("panic in a handler", "method", method, "type", fmt.Sprintf("%T", value), "stack", string(debug.Stack()))
+	*err = wire.Deny(wire.InternalError)
+	if recordErr := d.account(ctx, method, *err); recordErr != nil {
+		*err = recordErr
 	}
 }
 

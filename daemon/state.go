@@ -49,13 +49,15 @@ func newState() *state {
 // used is the number of times a grant was used. The caller holds mu.
 func (s *state) used(grantID string) uint64 { return s.uses[grantID] }
 
-// charge reserves one use of a grant and returns its number. Only the log's
-// appender calls it, so the numbers stand in the log in order.
-func (s *state) charge(grantID string) uint64 {
+// charge reserves one use of a grant and returns its number, and whether it was
+// the last. Only the log's appender calls it, so the numbers stand in the log in
+// order.
+func (s *state) charge(grantID string) (number uint64, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.uses[grantID]++
-	return s.uses[grantID]
+	g, ok := s.set.Grant(grantID)
+	return s.uses[grantID], ok && s.uses[grantID] >= g.Uses
 }
 
 // refund gives back a use whose entry is certainly not in the log.
@@ -92,18 +94,27 @@ func (s *state) decide(subject string, capability grants.Capability, tier grants
 
 // readable lists what subject may read now, sorted, gated resources included.
 func (s *state) readable(subject string, tier grants.Tier, at reading) []string {
+	var names []string
+	s.eachReadable(subject, tier, at, nil, func(name string, _ facts) { names = append(names, name) })
+	return names
+}
+
+// eachReadable calls fn with those of names, or of all resources when names is
+// nil, that subject may read now. fn must not use the state.
+func (s *state) eachReadable(subject string, tier grants.Tier, at reading, names []string, fn func(string, facts)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	if names == nil {
+		names = s.names
+	}
 	q := s.request(subject, grants.Capability{Action: grants.Read}, tier, at)
-	var names []string
-	for _, name := range s.names {
+	for _, name := range names {
 		q.Capability.Object = name
 		q.Object = s.object(q.Capability)
 		if grants.Decide(s.set, &q).Outcome != grants.Denied {
-			names = append(names, name)
+			fn(name, s.catalog[name])
 		}
 	}
-	return names
 }
 
 // same reports whether name still is the resource that was created then: a later

@@ -23,11 +23,16 @@ const (
 	kindResourceRepin  audit.Kind = "resource.repin"
 	kindResourceRemove audit.Kind = "resource.remove"
 
-	kindSubjectAdd    audit.Kind = "subject.add"
-	kindSubjectSet    audit.Kind = "subject.set"
+	kindSubjectAdd audit.Kind = "subject.add"
+	kindSubjectSet audit.Kind = "subject.set"
+
+	kindSubjectEnable  audit.Kind = "subject.enable"
+	kindSubjectDisable audit.Kind = "subject.disable"
+
 	kindSubjectRemove audit.Kind = "subject.remove"
 
 	kindGrantCreate  audit.Kind = "grant.create"
+	kindGrantDeny    audit.Kind = "grant.deny"
 	kindGrantReplace audit.Kind = "grant.replace"
 	kindGrantRevoke  audit.Kind = "grant.revoke"
 

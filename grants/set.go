@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -159,19 +160,30 @@ func (s *Set) Matching(resource string) []Grant {
 // Exact returns the grants that name exactly this resource, for reading or
 // using it. They end with the resource; patterns stay.
 func (s *Set) Exact(resource string) []Grant {
-	return s.filter(func(g *Grant) bool {
-		return g.Pattern.Action.NamesResource() && !g.Pattern.Prefix && g.Pattern.Object == resource
-	})
+	var found []Grant
+	for _, h := range s.holders {
+		for _, action := range []Action{Read, Use} {
+			pair := h.actions[action].get(Pattern{Action: action, Object: resource})
+			for _, effect := range []Effect{Allow, Deny} {
+				if g := pair.of(effect); g != nil {
+					found = append(found, *g)
+				}
+			}
+		}
+	}
+	return sorted(found)
 }
 
-// RevokeExact removes and returns what [Set.Exact] finds: a later resource of
-// the same name inherits nothing but patterns.
-func (s *Set) RevokeExact(resource string) []Grant {
-	gone := s.Exact(resource)
-	for i := range gone {
-		s.RemoveGrant(gone[i].ID)
+// Each yields every grant in no order, without the copy and the sorting of
+// [Set.All].
+func (s *Set) Each() iter.Seq[Grant] {
+	return func(yield func(Grant) bool) {
+		for _, g := range s.grants {
+			if !yield(*g) {
+				return
+			}
+		}
 	}
-	return gone
 }
 
 func (s *Set) filter(keep func(*Grant) bool) []Grant {

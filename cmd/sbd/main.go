@@ -156,9 +156,17 @@ func serve(ctx context.Context, f flags, stderr io.Writer) int {
 
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	context.AfterFunc(ctx, func() {
-		time.AfterFunc(stopDeadline, func() { os.Exit(wire.ExitDone) })
-	})
+	deadline := func(reason error) {
+		time.AfterFunc(stopDeadline, func() {
+			if reason != nil {
+				os.Exit(failed(stderr, reason))
+			}
+			os.Exit(wire.ExitDone)
+		})
+	}
+	disarm := context.AfterFunc(ctx, func() { deadline(nil) })
+	defer disarm()
+	cfg.Stopping = deadline
 	rotate := make(chan os.Signal, 1)
 	signal.Notify(rotate, syscall.SIGHUP)
 	defer signal.Stop(rotate)
