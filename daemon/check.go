@@ -87,6 +87,10 @@ func (c *checker) log(ctx context.Context, state vault.State) error {
 	if report.Fault != nil {
 		return fault(wire.AuditDamaged, "%w", report.Fault)
 	}
+	// What start-up would say of an older vault beside this log.
+	if _, err := (&reconciliation{applied: report.Applied}).compare(state.Generation); err != nil {
+		return err
+	}
 	c.say("audit: ok, %d entries", report.Entries)
 	return nil
 }

@@ -22,7 +22,9 @@
 //
 // # Order of locks
 //
-// The log's mutex, then state.mu, then a run's counters. A mutation holds
-// changing.mu outside all of them. Nothing waits for the log while it holds
-// state.mu.
+// unlocking, then changing.mu, then the vault's own, then the log's mutex, then
+// runs.mu, then state.mu, then a run's counters; hub.mu, then a watcher's. A
+// mutation waits for the log while it holds changing.mu and the vault's write
+// transaction, so the log never waits for either. Nothing waits for the log
+// while it holds runs.mu or state.mu.
 package daemon

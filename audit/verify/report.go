@@ -18,6 +18,7 @@ type Report struct {
 	Genesis  string // SHA-256 of the first line, lower-case hex
 	Segments int    // files that were read
 	Entries  uint64 // entries that were read and are good
+	Applied  uint64 // highest generation of the vault that an op.applied tells of; 0: none
 	Last     Point  // newest entry that is vouched for
 
 	Signatures uint64 // how many were checked

@@ -184,6 +184,9 @@ func (w *walk) accept(l *line) error {
 	w.prev = sha256.Sum256(l.raw)
 	w.seq++
 	w.report.Entries++
+	if l.is("op.applied") {
+		w.report.Applied = max(w.report.Applied, l.number(fGeneration))
+	}
 	if want := w.options.Expect; want != nil && want.Seq == l.seq {
 		if hex.EncodeToString(w.prev[:]) != want.Hash {
 			return w.fault(l.seq, "it is not the expected entry: history before it was written anew")
