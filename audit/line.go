@@ -65,6 +65,9 @@ func decodeLine(line []byte) (Entry, error) {
 	if !bytes.Equal(appendLine(make([]byte, 0, len(line)), &e), line) {
 		return e, fmt.Errorf("%w: a line is not in the form it is written in", ErrDamaged)
 	}
+	if c, ok := cutLine(line); !ok || string(c.sig) != e.Sig {
+		return e, fmt.Errorf("%w: a line cannot be taken apart", ErrDamaged)
+	}
 	if e.V != 1 {
 		return e, fmt.Errorf("%w: an entry of version %d", ErrDamaged, e.V)
 	}
