@@ -1,0 +1,95 @@
+package daemon
+
+import (
+	"strings"
+	"testing"
+
+	"subjectbroker/proto/wire"
+)
+
+// Contract §8: config.yaml is optional and strict.
+func TestParseConfig(t *testing.T) {
+	for name, tc := range map[string]struct {
+		text string
+		want fileConfig
+		says string // of the error; empty: there is none
+	}{
+		"empty":              {text: ""},
+		"blank":              {text: "\n\n  \n"},
+		"comments":           {text: "# nothing\n# at all\n"},
+		"an explicit start":  {text: "---\nlog: json\n", want: fileConfig{log: "json"}},
+		"all keys":           {text: "keySource: keychain\nmaxContent: 4194304\nauditSegmentSize: 65536\nlog: text\nsocketDir: /run/sb\n", want: fileConfig{keySource: "keychain", maxContent: wire.HardMaxContent, segmentSize: 65536, log: "text", socketDir: "/run/sb"}},
+		"smallest content":   {text: "maxContent: 1\n", want: fileConfig{maxContent: 1}},
+		"unknown key":        {text: "log: json\ncolour: blue\n", says: "line 2: the key colour is not known"},
+		"other case":         {text: "Log: json\n", says: "line 1: the key Log is not known"},
+		"key of a later one": {text: "operators: [1000]\n", says: "line 1: operators"},
+		"twice":              {text: "log: json\nlog: json\n", says: "line 2: log stands twice"},
+		"list":               {text: "- log\n", says: "line 1: want a mapping"},
+		"scalar":             {text: "json\n", says: "line 1: want a mapping"},
+		"null":               {text: "~\n", says: "line 1: want a mapping"},
+		"two documents":      {text: "log: json\n---\nlog: json\n", says: "one document"},
+		"anchor":             {text: "log: &a json\n", says: "line 1: log: want a plain value"},
+		"alias":              {text: "log: &a json\nkeySource: *a\n", says: "line 1: log: want a plain value"},
+		"merge key":          {text: "<<: {log: json}\n", says: "line 1"},
+		"nested":             {text: "log: {format: json}\n", says: "line 1: log: want a plain value"},
+		"value missing":      {text: "log:\n", says: "line 1: log: want one of text, json"},
+		"tagged":             {text: "log: !!binary anNvbg==\n", says: "line 1"},
+		"number as text":     {text: "maxContent: \"100\"\n", says: "line 1: maxContent: want a whole number"},
+		"text as number":     {text: "maxContent: lots\n", says: "line 1: maxContent: want a whole number"},
+		"fraction":           {text: "maxContent: 1.5\n", says: "line 1: maxContent"},
+		"nothing":            {text: "maxContent: 0\n", says: "from 1 to 4194304"},
+		"negative":           {text: "maxContent: -1\n", says: "from 1 to 4194304"},
+		"too much":           {text: "maxContent: 4194305\n", says: "from 1 to 4194304"},
+		"far too much":       {text: "maxContent: 99999999999999999999\n", says: "maxContent"},
+		"small segments":     {text: "auditSegmentSize: 1\n", says: "from 65536"},
+		"unknown source":     {text: "keySource: pocket\n", says: "auto, keychain, file"},
+		"a truth value":      {text: "log: true\n", says: "text, json"},
+		"relative folder":    {text: "socketDir: run\n", says: "absolute path"},
+		"no folder":          {text: "socketDir: \"\"\n", says: "absolute path"},
+		"broken":             {text: "log: [\n", says: "line"},
+		"tab":                {text: "\tlog: json\n", says: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := parseConfig([]byte(tc.text))
+			switch {
+			case name == "tab": // refused, in whatever words
+				if err == nil {
+					t.Errorf("got %+v", got)
+				}
+			case tc.says == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tc.says == "" && got != tc.want:
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			case tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)):
+				t.Errorf("got %+v, %v, want an error that says %q", got, err, tc.says)
+			}
+		})
+	}
+}
+
+// Whatever is accepted keeps within its limits, and its error is one line.
+func FuzzParseConfig(f *testing.F) {
+	for _, text := range []string{
+		"", "log: json\n", "keySource: file\nmaxContent: 1\n", "auditSegmentSize: 0x100000\n", "socketDir: /run\n", "log: &a json\nkeySource: *a",
+		"? log\n: json\n", "{log: json}", "--- !!map\nlog: json", "log: json\n...\n", "maxContent: 1_000\n", "\xff\xfe", "<<: *x",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		config, err := parseConfig(raw)
+		if err != nil {
+			return
+		}
+		if config.maxContent < 0 || config.maxContent > wire.HardMaxContent || config.segmentSize < 0 || config.segmentSize > 1<<30 {
+			t.Errorf("%q gives %+v", raw, config)
+		}
+		for _, word := range []string{config.keySource, config.log} {
+			if strings.ContainsAny(word, " \n") {
+				t.Errorf("%q gives the word %q", raw, word)
+			}
+		}
+		if again, err := parseConfig(raw); err != nil || again != config {
+			t.Errorf("%q is read differently a second time: %+v, %v", raw, again, err)
+		}
+	})
+}
