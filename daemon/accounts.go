@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -149,4 +150,49 @@ func (d *Daemon) account(ctx context.Context, full string, outcome error) error 
 		return err
 	}
 	return nil
+}
+
+// account follows one call: whether an entry was written for it.
+type account struct {
+	method  string
+	peer    *peer.Peer
+	unknown bool // there is no such method
+	done    bool
+}
+
+type accountKey struct{}
+
+// accountFor says that this call is accounted for: its entry is written, or it
+// is over budget and counted.
+func accountFor(ctx context.Context) {
+	if a, ok := ctx.Value(accountKey{}).(*account); ok {
+		a.done = true
+	}
+}
+
+func accounted(ctx context.Context) bool {
+	a, ok := ctx.Value(accountKey{}).(*account)
+	return ok && a.done
+}
+
+// flag records a call that no handler saw, within its peer's budget.
+func (d *Daemon) flag(a *account) {
+	now := d.clock.now()
+	if !d.budgets.admit(a.peer.Key(), "", now) {
+		return
+	}
+	d.budgets.spend(a.peer.Key(), now)
+	log := d.log()
+	if log == nil {
+		d.unrecorded.Add(1)
+		return
+	}
+	e := audit.Entry{Kind: audit.Flag, Peer: peerEntry(a.peer), Decision: decisionDeny, ReasonCode: string(wire.InvalidArgument), Cause: causeMalformed}
+	if call, known := calls[a.method]; known && !a.unknown {
+		e.Action = call.action
+	} else {
+		e.Action = d.mask(a.method)
+	}
+	// Nobody waits: the client has its error already.
+	_, _ = log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
 }

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc"
 
 	"subjectbroker/audit"
-	"subjectbroker/daemon/peer"
 	"subjectbroker/grants"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	"subjectbroker/proto/wire"
@@ -79,41 +78,6 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 	return &brokerv1.OpenRunResponse{
 		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Api: req.GetApi(), DaemonVersion: d.version, MaxContent: uint64(d.maxContent),
 	}, nil
-}
-
-// mayRun says why a subject may not open a run at tier; the cause is empty when
-// it may. born is when that subject was created.
-func (d *Daemon) mayRun(name string, tier grants.Tier) (born time.Time, cause string) {
-	st := d.state()
-	st.mu.RLock()
-	defer st.mu.RUnlock()
-	subject, ok := st.set.Subject(name)
-	switch {
-	case !ok:
-		return born, string(grants.CauseUnknownSubject)
-	case subject.Disabled:
-		return born, string(grants.CauseSubjectDisabled)
-	case !tier.Satisfies(subject.MinTier):
-		return born, string(grants.CauseTierTooLow)
-	}
-	return subject.Created, ""
-}
-
-// entitled reports whether an open run could be opened now, by the same subject.
-func (d *Daemon) entitled(r *run) bool {
-	born, cause := d.mayRun(r.subject, r.tier)
-	return cause == "" && born.Equal(r.born)
-}
-
-// refuseRun records that no run was opened. To the client every reason that is
-// about the subject is the same.
-func (d *Daemon) refuseRun(ctx context.Context, p *peer.Peer, e audit.Entry, refusal *wire.Error, cause string) error {
-	e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(refusal.Reason), cause
-	d.budgets.spend(p.Key(), d.clock.now())
-	if err := d.record(ctx, e); err != nil && d.log() != nil {
-		return err
-	}
-	return refusal
 }
 
 // CloseRun ends a run.
@@ -279,112 +243,4 @@ func (d *Daemon) armExpiry(timer *time.Timer, subject string) {
 		wait = min(far, max(next.Sub(now), time.Millisecond))
 	}
 	timer.Reset(wait)
-}
-
-// identify is the first step of every request under a run: the connection's
-// budget, the vault, the run.
-func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
-	p := callerOf(ctx)
-	r, ok := d.runs.find(id, p)
-	subject := ""
-	if ok {
-		subject = r.subject
-	}
-	if err := d.admit(ctx, p, subject); err != nil {
-		return nil, err
-	}
-	e := audit.Entry{Kind: audit.Authz, Peer: peerEntry(p), Decision: decisionDeny}
-	refusal := wire.RunEnded
-	switch {
-	case d.locked():
-		refusal = wire.VaultLocked
-	case ok && p.Alive() && d.entitled(r):
-		return r, nil
-	case ok && p.Alive():
-		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causeSubjectChanged
-	case ok:
-		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causePeerChanged
-	default:
-		e.Cause = "NO_RUN"
-	}
-	e.ReasonCode = string(refusal)
-	if e.Cause == "" {
-		e.Cause = e.ReasonCode
-	}
-	d.budgets.spend(p.Key(), d.clock.now())
-	if err := d.record(ctx, e); err != nil && d.log() != nil {
-		return nil, err
-	}
-	return nil, wire.Deny(refusal)
-}
-
-// admit refuses a peer over its denial budget before anything is looked up.
-func (d *Daemon) admit(ctx context.Context, p *peer.Peer, subject string) error {
-	accountFor(ctx)
-	if d.budgets.admit(p.Key(), subject, d.clock.now()) {
-		return nil
-	}
-	return wire.Deny(wire.RateLimited)
-}
-
-// entry is the part of an entry that every request of the run has.
-func (r *run) entry(kind audit.Kind) audit.Entry {
-	return audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String()}
-}
-
-// endRuns ends the runs that match, with one entry each, and returns once those
-// are durable.
-func (d *Daemon) endRuns(reason wire.Reason, cause string, match func(*run) bool) error {
-	log := d.log()
-	var failed error
-	var last audit.Ticket
-	waits := false
-	for _, r := range d.runs.end(reason, d.clock.now(), match) {
-		if log == nil {
-			continue
-		}
-		e := r.entry(kindRunEnd)
-		e.ReasonCode, e.Cause, e.Count = string(reason), cause, r.reads
-		ticket, err := log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
-		if err != nil {
-			failed = wire.Deny(wire.AuditFailed)
-			continue
-		}
-		last, waits = ticket, true
-	}
-	if waits && last.Wait(context.Background()) != nil {
-		failed = wire.Deny(wire.AuditFailed)
-	}
-	return failed
-}
-
-// callerOf is the peer of a call; the credentials guarantee that there is one.
-func callerOf(ctx context.Context) *peer.Peer {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		panic("a call without a peer")
-	}
-	return p
-}
-
-// nameOrMask is text as it may stand in the log.
-func (d *Daemon) nameOrMask(text string) string {
-	if text == "" || grants.CheckName(text) == nil {
-		return text
-	}
-	return d.mask(text)
-}
-
-func peerEntry(p *peer.Peer) *audit.Peer { return &audit.Peer{UID: p.UID, PID: p.PID} }
-
-func printableASCII(s string, limit int) bool {
-	if len(s) > limit {
-		return false
-	}
-	for i := range len(s) {
-		if s[i] < 0x20 || s[i] > 0x7e {
-			return false
-		}
-	}
-	return true
 }

@@ -11,14 +11,18 @@
 //
 // # How it is laid out
 //
-//	daemon.go      start, serve, stop
+//	daemon.go      start, serve, stop               config.go    config.yaml
 //	home.go        the home and its lock            sockets.go   the two listeners
 //	harden.go      environment, memory, cores       clock.go     wall clock, boot clock
 //	state.go       what is in force, in memory      load.go      read from the vault, reconciled with the log
+//	unlock.go      keys in, keys out                tend.go      what nobody asks for
 //	mutate.go      the one way to change it         release.go   the one way out
-//	runs.go        runs bound to connections        budget.go    denials are rationed
-//	hub.go         who is told of changes           serve.go     the interceptors, as one list
+//	identify.go    who asks, before anything else   budget.go    denials are rationed
+//	runs.go        runs bound to connections        hub.go       who is told of changes
+//	serve.go       the interceptors, as one list    gate.go      connections, and calls to their end
+//	accounts.go    every call has its entry         wipe.go      buffers that held content
 //	broker.go      the worker plane's service       operator*.go the operator's service
+//	apply.go       documents                        check.go     verifying offline
 //
 // # Order of locks
 //

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -148,4 +149,27 @@ func (d *Daemon) reconcile(log *audit.Log) (map[string]uint64, error) {
 		return r.uses, err
 	}
 	return r.uses, d.recordAll(missing)
+}
+
+// endedRow is the stored form of an ended grant.
+type endedRow struct {
+	Grant   json.RawMessage `json:"grant"`
+	Revoked int64           `json:"revoked"` // Unix milliseconds
+}
+
+func encodeEnded(e endedGrant) ([]byte, error) {
+	row, err := grants.EncodeGrant(e.Grant)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(endedRow{row, e.Revoked.UnixMilli()})
+}
+
+func decodeEnded(raw []byte) (endedGrant, error) {
+	var row endedRow
+	if err := json.Unmarshal(raw, &row); err != nil {
+		return endedGrant{}, err
+	}
+	g, err := grants.DecodeGrant(row.Grant)
+	return endedGrant{g, fromMillis(row.Revoked)}, err
 }

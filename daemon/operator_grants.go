@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -100,9 +99,9 @@ func (d *Daemon) newGrant(st *state, req *operatorv1.CreateGrantsRequest, word s
 // limit sets when a grant ends, and refuses to disclose a secret unasked.
 func (d *Daemon) limit(g *grants.Grant, st *state, req *operatorv1.CreateGrantsRequest, at reading) (warning string, err error) {
 	exact := !g.Pattern.Prefix && g.Pattern.Action.NamesResource()
-	f, exists := st.catalog[g.Pattern.Object]
-	if exact && !exists {
-		return "", refuse("%s: no resource is named %s", g.Pattern, g.Pattern.Object)
+	f, err := st.known(g.Pattern.Object)
+	if exact && err != nil {
+		return "", err
 	}
 	secret := exact && g.Pattern.Action == grants.Read && g.Effect == grants.Allow && f.kind == vault.KindSecret
 	if secret && !g.Disclose {
@@ -385,39 +384,6 @@ func (o operator) ListGrants(_ context.Context, req *operatorv1.ListGrantsReques
 	return response, nil
 }
 
-// Explain runs the evaluator for the operator.
-func (o operator) Explain(_ context.Context, req *operatorv1.ExplainRequest) (*operatorv1.ExplainResponse, error) {
-	d := o.d
-	if err := d.needUnlocked(); err != nil {
-		return nil, err
-	}
-	capability, err := grants.ParseCapability(req.GetCapability())
-	if err != nil {
-		return nil, refuse("capability: %v", err)
-	}
-	if err := checkName("subject", req.GetSubject()); err != nil {
-		return nil, err
-	}
-	tier := grants.Cooperative
-	if req.GetTier() != "" {
-		if tier, err = grants.ParseTier(req.GetTier()); err != nil {
-			return nil, refuse("tier: %v", err)
-		}
-	}
-	st, at := d.state(), d.clock.read()
-	st.mu.RLock()
-	defer st.mu.RUnlock()
-	q := st.request(req.GetSubject(), capability, tier, at)
-	decision, steps := grants.Explain(st.set, &q)
-	response := &operatorv1.ExplainResponse{
-		Decision: decision.Outcome.String(), ReasonCode: string(decision.Reason), Cause: string(decision.Cause), GrantId: decision.GrantID,
-	}
-	for _, s := range steps {
-		response.Steps = append(response.Steps, &operatorv1.TraceStep{Check: string(s.Check), Result: string(s.Result), Detail: s.Detail, GrantId: s.GrantID})
-	}
-	return response, nil
-}
-
 // grantState judges a grant by clocks and counter. The caller holds mu.
 func (s *state) grantState(g grants.Grant, at reading) grants.State {
 	q := grants.Request{Used: s.used}
@@ -432,27 +398,4 @@ func (s *state) grantMessage(g grants.Grant, at reading) *operatorv1.Grant {
 		Uses: g.Uses, Used: s.used(g.ID), Tier: g.Tier.String(), RequireApproval: g.RequireApproval, Note: g.Note,
 		Created: millis(g.Created), State: s.grantState(g, at).String(), Owner: g.Owner, Disclose: g.Disclose,
 	}
-}
-
-// endedRow is the stored form of an ended grant.
-type endedRow struct {
-	Grant   json.RawMessage `json:"grant"`
-	Revoked int64           `json:"revoked"` // Unix milliseconds
-}
-
-func encodeEnded(e endedGrant) ([]byte, error) {
-	row, err := grants.EncodeGrant(e.Grant)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(endedRow{row, e.Revoked.UnixMilli()})
-}
-
-func decodeEnded(raw []byte) (endedGrant, error) {
-	var row endedRow
-	if err := json.Unmarshal(raw, &row); err != nil {
-		return endedGrant{}, err
-	}
-	g, err := grants.DecodeGrant(row.Grant)
-	return endedGrant{g, fromMillis(row.Revoked)}, err
 }

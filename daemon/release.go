@@ -40,9 +40,6 @@ func (d *Daemon) ask(r *run, kind audit.Kind, capability string) ask {
 	}
 }
 
-// over reports that a run is not entitled to an answer any more.
-func (d *Daemon) over(r *run) bool { return r.over() || !r.peer.Alive() || !d.entitled(r) }
-
 // use is a use of a limited grant that was reserved; the zero value is none.
 type use struct {
 	number uint64

@@ -1,11 +1,13 @@
 package daemon
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"subjectbroker/audit"
 	"subjectbroker/daemon/peer"
 	"subjectbroker/grants"
 	"subjectbroker/proto/wire"
@@ -188,3 +190,37 @@ func byOpened(a, b *run) int {
 	}
 	return strings.Compare(a.id, b.id)
 }
+
+// entry is the part of an entry that every request of the run has.
+func (r *run) entry(kind audit.Kind) audit.Entry {
+	return audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String()}
+}
+
+// endRuns ends the runs that match, with one entry each, and returns once those
+// are durable.
+func (d *Daemon) endRuns(reason wire.Reason, cause string, match func(*run) bool) error {
+	log := d.log()
+	var failed error
+	var last audit.Ticket
+	waits := false
+	for _, r := range d.runs.end(reason, d.clock.now(), match) {
+		if log == nil {
+			continue
+		}
+		e := r.entry(kindRunEnd)
+		e.ReasonCode, e.Cause, e.Count = string(reason), cause, r.reads
+		ticket, err := log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
+		if err != nil {
+			failed = wire.Deny(wire.AuditFailed)
+			continue
+		}
+		last, waits = ticket, true
+	}
+	if waits && last.Wait(context.Background()) != nil {
+		failed = wire.Deny(wire.AuditFailed)
+	}
+	return failed
+}
+
+// over reports that a run is not entitled to an answer any more.
+func (d *Daemon) over(r *run) bool { return r.over() || !r.peer.Alive() || !d.entitled(r) }

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,10 +17,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
-	"subjectbroker/audit"
 	"subjectbroker/daemon/peer"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -100,129 +96,12 @@ func (d *Daemon) serverOptions(g *gate, unary []grpc.UnaryServerInterceptor, str
 	}
 }
 
-// gate admits connections and follows them and their calls to the end.
-type gate struct {
-	d *Daemon
-
-	mu    sync.Mutex
-	conns map[peer.ProcessKey]int
-	total int
-	open  sync.WaitGroup // connections that were admitted and have not left
-}
-
-func newGate(d *Daemon) *gate { return &gate{d: d, conns: map[peer.ProcessKey]int{}} }
-
-// admit refuses foreign uids and more connections than there may be, before a
-// byte is read.
-func (g *gate) admit(p *peer.Peer) error {
-	if int(p.UID) != os.Geteuid() {
-		return fmt.Errorf("uid %d has no right on this socket", p.UID)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.total >= maxConnections || g.conns[p.Key()] >= maxConnectionsPerPeer {
-		return fmt.Errorf("too many connections")
-	}
-	g.total++
-	g.conns[p.Key()]++
-	g.open.Add(1)
-	return nil
-}
-
-// leave forgets a connection that was closed and ends its runs.
-func (g *gate) leave(p *peer.Peer) {
-	g.mu.Lock()
-	g.total--
-	if g.conns[p.Key()]--; g.conns[p.Key()] == 0 {
-		delete(g.conns, p.Key())
-	}
-	g.mu.Unlock()
-	go func() {
-		defer g.open.Done()
-		// Nobody waits for the answer; a failing log is reported by its own state.
-		_ = g.d.endRuns(wire.RunEnded, "CONNECTION_CLOSED", func(r *run) bool { return r.peer == p })
-		p.Close()
-	}()
-}
-
 // unknownMethod answers calls of methods that are not on this socket.
 func unknownMethod(_ any, stream grpc.ServerStream) error {
 	if a, ok := stream.Context().Value(accountKey{}).(*account); ok {
 		a.unknown = true
 	}
 	return &wire.Error{Reason: wire.PlatformUnsupported, Message: "there is no such method on this socket"}
-}
-
-// account follows one call: whether an entry was written for it.
-type account struct {
-	method  string
-	peer    *peer.Peer
-	unknown bool // there is no such method
-	done    bool
-}
-
-type accountKey struct{}
-
-// accountFor says that this call is accounted for: its entry is written, or it
-// is over budget and counted.
-func accountFor(ctx context.Context) {
-	if a, ok := ctx.Value(accountKey{}).(*account); ok {
-		a.done = true
-	}
-}
-
-func accounted(ctx context.Context) bool {
-	a, ok := ctx.Value(accountKey{}).(*account)
-	return ok && a.done
-}
-
-// TagRPC starts the account of a call.
-func (g *gate) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
-	p, _ := peer.FromContext(ctx)
-	return context.WithValue(ctx, accountKey{}, &account{method: info.FullMethodName, peer: p})
-}
-
-// HandleRPC catches calls that never reached a handler: an unknown method, a
-// message that is too large or does not parse.
-func (g *gate) HandleRPC(ctx context.Context, s stats.RPCStats) {
-	end, ok := s.(*stats.End)
-	if !ok || end.Error == nil {
-		return
-	}
-	a, ok := ctx.Value(accountKey{}).(*account)
-	if !ok || a.done || a.peer == nil || !a.unknown && exempt(a.method) {
-		return
-	}
-	g.d.flag(a)
-}
-
-// TagConn does nothing: the peer was fixed at accept.
-func (g *gate) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-// HandleConn does nothing: grpc is silent about connections that never spoke, so
-// the listener tells when one ends.
-func (g *gate) HandleConn(context.Context, stats.ConnStats) {}
-
-// flag records a call that no handler saw, within its peer's budget.
-func (d *Daemon) flag(a *account) {
-	now := d.clock.now()
-	if !d.budgets.admit(a.peer.Key(), "", now) {
-		return
-	}
-	d.budgets.spend(a.peer.Key(), now)
-	log := d.log()
-	if log == nil {
-		d.unrecorded.Add(1)
-		return
-	}
-	e := audit.Entry{Kind: audit.Flag, Peer: peerEntry(a.peer), Decision: decisionDeny, ReasonCode: string(wire.InvalidArgument), Cause: causeMalformed}
-	if call, known := calls[a.method]; known && !a.unknown {
-		e.Action = call.action
-	} else {
-		e.Action = d.mask(a.method)
-	}
-	// Nobody waits: the client has its error already.
-	_, _ = log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
 }
 
 // recoverUnary turns a panic into an internal error. Its type and stack are
@@ -262,27 +141,4 @@ func public(err error) error {
 		}
 	}
 	return refusal(err)
-}
-
-// wipingCodec clears released content as soon as it has been marshalled.
-type wipingCodec struct{ encoding.CodecV2 }
-
-func (c wipingCodec) Marshal(v any) (mem.BufferSlice, error) {
-	out, err := c.CodecV2.Marshal(v)
-	switch m := v.(type) {
-	case *brokerv1.AcquireResponse:
-		clear(m.Content)
-	case *operatorv1.GetSecretResponse:
-		clear(m.Content)
-	}
-	return out, err
-}
-
-// wipingPool clears buffers when they come back, not when they are handed out
-// again: grpc's own pools keep old content in memory meanwhile.
-type wipingPool struct{ mem.BufferPool }
-
-func (p wipingPool) Put(buffer *[]byte) {
-	clear((*buffer)[:cap(*buffer)])
-	p.BufferPool.Put(buffer)
 }

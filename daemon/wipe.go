@@ -1,0 +1,32 @@
+package daemon
+
+import (
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+)
+
+// wipingCodec clears released content as soon as it has been marshalled.
+type wipingCodec struct{ encoding.CodecV2 }
+
+func (c wipingCodec) Marshal(v any) (mem.BufferSlice, error) {
+	out, err := c.CodecV2.Marshal(v)
+	switch m := v.(type) {
+	case *brokerv1.AcquireResponse:
+		clear(m.Content)
+	case *operatorv1.GetSecretResponse:
+		clear(m.Content)
+	}
+	return out, err
+}
+
+// wipingPool clears buffers when they come back, not when they are handed out
+// again: grpc's own pools keep old content in memory meanwhile.
+type wipingPool struct{ mem.BufferPool }
+
+func (p wipingPool) Put(buffer *[]byte) {
+	clear((*buffer)[:cap(*buffer)])
+	p.BufferPool.Put(buffer)
+}
