@@ -133,10 +133,12 @@ func (k *Keeper) settle(run *Run, err error) {
 	}
 }
 
+// forget takes back a run that has ended. Who was about to be handed it gets an
+// error instead: there is never neither.
 func (k *Keeper) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.run = nil
+	k.run, k.err = nil, wire.Deny(wire.BrokerUnavailable)
 }
 
 // follow watches run until it or ctx ends. The run is handed out once it is
