@@ -240,6 +240,11 @@ func FuzzRoundTrip(f *testing.F) {
 		if err != nil || gone {
 			t.Fatalf("%q became %q: gone %v, %v", src, added, gone, err)
 		}
+		// A carriage return alone ends no line of ours: such a file stays valid,
+		// but blanks around its members may move.
+		if bytes.Count(src, []byte("\r")) != bytes.Count(src, []byte("\r\n")) {
+			return
+		}
 		if got := textedit.Apply(added, back); !bytes.Equal(got, src) {
 			t.Fatalf("%q became %q and then %q", src, added, got)
 		}
