@@ -52,7 +52,7 @@ var sentences = map[wire.Reason]string{
 	wire.IntegrityFailed:         "What is stored failed its integrity check.",
 	wire.PolicyUnavailable:       "The broker cannot read its policy.",
 	wire.BrokerUnavailable:       "The broker cannot be reached.",
-	wire.PlatformUnsupported:     "The broker does not support this connection.",
+	wire.PlatformUnsupported:     "The broker does not support this connection; it may need this agent to be restarted.",
 	wire.TenantOutOfScope:        "The request names something outside this connection's scope.",
 }
 

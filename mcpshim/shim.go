@@ -29,11 +29,12 @@ import (
 // DefaultServerName is the MCP serverInfo.name when none is given.
 const DefaultServerName = "subject-broker"
 
-// A stop waits drainPatience for the daemon's answers and then drainRest for the
-// client to read ours.
+// A stop waits drainPatience for the daemon's answers, then drainRest for the
+// client to read ours, then keeperRest for the daemon to hear that the run ends.
 const (
 	drainPatience = 3 * time.Second
-	drainRest     = time.Second
+	drainRest     = 750 * time.Millisecond
+	keeperRest    = 750 * time.Millisecond
 )
 
 // A document of at least largeContent bytes leaves a heap behind that nobody
@@ -158,7 +159,10 @@ func (s *shim) serve(ctx context.Context, transport *stdio) error {
 		err = s.drain(transport, ended)
 	}
 	stopKeeping()
-	<-kept
+	select {
+	case <-kept:
+	case <-time.After(keeperRest): // it may be telling something to a client that does not read
+	}
 	if writeErr := transport.writeError(); writeErr != nil {
 		return writeErr
 	}

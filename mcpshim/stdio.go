@@ -54,7 +54,6 @@ type stdio struct {
 
 	writing sync.Mutex
 	out     *bufio.Writer
-	failed  error // the first error of writing
 
 	mu      sync.Mutex
 	changed *sync.Cond // on calls, listens and ending
@@ -63,7 +62,8 @@ type stdio struct {
 	byID    map[string]*call // by the client's id, as it was written
 	active  int              // calls whose answer is not yet written, listens aside
 	listens int
-	ending  bool // nothing more is taken in
+	ending  bool  // nothing more is taken in
+	failed  error // the first error of writing
 }
 
 // call is one request that is not answered yet.
@@ -352,8 +352,13 @@ func (s *stdio) tell(r *jsonrpc.Request) error {
 	if bytes.Contains(params, []byte(mcp.MetaKeySubscriptionID)) {
 		s.mu.Lock()
 		for _, c := range s.calls {
-			if c.listen {
-				params = s.restoreID(params, c)
+			if !c.listen {
+				continue
+			}
+			// At most one call is meant; a client's id may look like one of ours.
+			if restored := s.restoreID(params, c); !bytes.Equal(restored, params) {
+				params = restored
+				break
 			}
 		}
 		s.mu.Unlock()
@@ -405,15 +410,20 @@ func (s *stdio) writeLine(write func(*bufio.Writer) error) error {
 	if err == nil {
 		err = s.out.Flush()
 	}
-	if err != nil && s.failed == nil {
-		s.failed = err
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.failed == nil {
+			s.failed = err
+		}
 	}
 	return err
 }
 
-// writeError is the first error of writing to the client.
+// writeError is the first error of writing to the client. It does not wait for
+// a write that hangs.
 func (s *stdio) writeError() error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.failed
 }

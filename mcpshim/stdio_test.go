@@ -201,6 +201,25 @@ func TestStopWhileTheDaemonHangs(t *testing.T) {
 	<-c.done
 }
 
+// Neither can a client that does not read.
+func TestStopWhileTheClientHangs(t *testing.T) {
+	b := workertest.Start(t)
+	b.Put("plan", "text", bytes.Repeat([]byte("x"), 1<<20))
+	b.Allow("worker", "plan")
+	inReader, inWriter := io.Pipe()
+	outReader, outWriter := io.Pipe()
+	defer inWriter.Close()
+	defer outReader.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- Serve(ctx, Config{Worker: worker.Config{Places: b.Places, Subject: "worker"}, In: inReader, Out: outWriter})
+	}()
+	io.WriteString(inWriter, initialize+"\n")
+	cancel()
+	<-done
+}
+
 // More calls than are taken in at once are all answered.
 func TestFlood(t *testing.T) {
 	b := workertest.Start(t)

@@ -83,7 +83,7 @@ func Open(ctx context.Context, config Config) (*Run, error) {
 	broker := brokerv1.NewBrokerServiceClient(conn)
 	opened, err := broker.OpenRun(ctx, &brokerv1.OpenRunRequest{
 		Api:         wire.API,
-		ShimVersion: config.Version,
+		ShimVersion: config.plainVersion(),
 		Claim:       &brokerv1.OpenRunRequest_Subject{Subject: &brokerv1.SubjectClaim{Subject: config.Subject, Profile: config.Profile}},
 	})
 	if err == nil && (opened.GetApi() < wire.MinAPI || opened.GetApi() > wire.API) {

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -31,8 +32,8 @@ type Config struct {
 	Subject string
 	// Profile to run under; empty means none.
 	Profile string
-	// Version of this program, for the daemon's status and log: at most 64
-	// bytes of printable ASCII.
+	// Version of this program, for the daemon's status and log. Sent are the
+	// first 64 bytes of what is printable ASCII in it.
 	Version string
 	// Dial makes one connection for one run. Nil means client.Broker(Places).
 	Dial func(context.Context) (*grpc.ClientConn, error)
@@ -50,6 +51,20 @@ func (c Config) dial(ctx context.Context) (*grpc.ClientConn, error) {
 		return c.Dial(ctx)
 	}
 	return client.Broker(ctx, c.Places)
+}
+
+// maxVersion is the longest version that the daemon takes, in bytes.
+const maxVersion = 64
+
+// plainVersion is the version as the contract allows it.
+func (c Config) plainVersion() string {
+	plain := strings.Map(func(r rune) rune {
+		if r < 0x20 || r > 0x7e {
+			return -1
+		}
+		return r
+	}, c.Version)
+	return plain[:min(len(plain), maxVersion)]
 }
 
 // otherAPI is the error for a daemon that speaks another API number than this
