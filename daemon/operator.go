@@ -75,7 +75,7 @@ func checkNote(note string) error {
 func (s *state) known(name string) (facts, error) {
 	f, ok := s.catalog[name]
 	if !ok {
-		return facts{}, refuse("no resource is named %s", shown(name))
+		return facts{}, unknown(wire.UnknownResource, name)
 	}
 	return f, nil
 }
@@ -84,9 +84,20 @@ func (s *state) known(name string) (facts, error) {
 func (s *state) knownSubject(name string) (grants.Subject, error) {
 	subject, ok := s.set.Subject(name)
 	if !ok {
-		return grants.Subject{}, refuse("no subject is named %s", shown(name))
+		return grants.Subject{}, unknown(wire.UnknownSubject, name)
 	}
 	return subject, nil
+}
+
+// unknown refuses a name of nothing. What can be repeated of it goes along, for
+// the client to find the name that was meant.
+func unknown(what, name string) *wire.Error {
+	refusal := refuse("no %s is named %s", what, shown(name))
+	refusal.Unknown = what
+	if grants.CheckName(name) == nil {
+		refusal.Name = name
+	}
+	return refusal
 }
 
 // storeWords turns the vault's refusals of the operator's input into words.
@@ -95,7 +106,7 @@ func storeWords(name string, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, vault.ErrNotFound):
-		return refuse("no resource is named %s", name)
+		return unknown(wire.UnknownResource, name)
 	case errors.Is(err, vault.ErrNoContent):
 		return refuse("%s has no such content", name)
 	case errors.Is(err, vault.ErrKindChanged):

@@ -11,31 +11,18 @@ import (
 )
 
 // suggest adds to a failure for a name that does not exist the same command
-// with the nearest name that does. It asks the daemon only after it has said
-// that the name is unknown, and a suggestion that does not come is no failure.
+// with the nearest name that does. It asks the daemon only after that has said
+// which name is unknown, and a suggestion that does not come is no failure.
 func (a *app) suggest(ctx context.Context, args []string, err error) error {
 	failed, ok := errors.AsType[*failure](err)
-	if !ok || failed.hint != "" || failed.code != wire.InvalidArgument {
+	if !ok || failed.hint != "" {
 		return err
 	}
-	said, word, found := cutLast(failed.what, " is named ")
-	if !found {
+	refusal := fromSocket(failed.cause)
+	if refusal == nil || refusal.Name == "" {
 		return err
 	}
-	var names []string
-	switch {
-	case strings.HasSuffix(said, "resource"):
-		resources, _ := a.resources(ctx, "")
-		for _, r := range resources {
-			names = append(names, r.GetName())
-		}
-	case strings.HasSuffix(said, "subject"):
-		subjects, _ := a.subjects(ctx, "")
-		for _, s := range subjects {
-			names = append(names, s.GetName())
-		}
-	}
-	near, ok := nearest.Name(word, names)
+	near, ok := nearest.Name(refusal.Name, a.namesOf(ctx, refusal.Unknown))
 	if !ok {
 		return err
 	}
@@ -44,9 +31,9 @@ func (a *app) suggest(ctx context.Context, args []string, err error) error {
 	for i, arg := range words {
 		action, object, isCapability := strings.Cut(arg, ":")
 		switch {
-		case arg == word:
+		case arg == refusal.Name:
 			words[i], replaced = near, true
-		case isCapability && object == word:
+		case isCapability && object == refusal.Name:
 			words[i], replaced = action+":"+near, true
 		}
 	}
@@ -59,10 +46,20 @@ func (a *app) suggest(ctx context.Context, args []string, err error) error {
 	return failed
 }
 
-// cutLast is strings.Cut at the last separator.
-func cutLast(text, separator string) (before, after string, found bool) {
-	if at := strings.LastIndex(text, separator); at >= 0 {
-		return text[:at], text[at+len(separator):], true
+// namesOf are the names that there are: of resources, or of subjects.
+func (a *app) namesOf(ctx context.Context, what string) []string {
+	var names []string
+	switch what {
+	case wire.UnknownResource:
+		resources, _ := a.resources(ctx, "")
+		for _, r := range resources {
+			names = append(names, r.GetName())
+		}
+	case wire.UnknownSubject:
+		subjects, _ := a.subjects(ctx, "")
+		for _, s := range subjects {
+			names = append(names, s.GetName())
+		}
 	}
-	return text, "", false
+	return names
 }

@@ -3,7 +3,7 @@
 // reason to gRPC status, and how an error crosses the socket.
 //
 // What gets lost: a Go error is not sent. Only the reason code, one public
-// sentence and, on the operator socket, cause and hint travel. Text of inner
+// sentence and, on the operator socket, cause, hint and an unknown name travel. Text of inner
 // errors stays in the daemon.
 package wire
 
@@ -93,7 +93,18 @@ type Error struct {
 	Message string // public sentence
 	Cause   string // operator socket only
 	Hint    string // operator socket only: a command that mends it
+
+	// Operator socket only: what was named and does not exist, UnknownResource or
+	// UnknownSubject, and the name.
+	Unknown string
+	Name    string
 }
+
+// Words of Error.Unknown.
+const (
+	UnknownResource = "resource"
+	UnknownSubject  = "subject"
+)
 
 func (e *Error) Error() string { return e.Message }
 
@@ -104,14 +115,14 @@ func (e *Error) GRPCStatus() *status.Status {
 		known.code = codes.FailedPrecondition
 	}
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: string(e.Reason)}
-	if e.Cause != "" || e.Hint != "" {
-		info.Metadata = map[string]string{}
-		if e.Cause != "" {
-			info.Metadata["cause"] = e.Cause
+	for key, value := range map[string]string{"cause": e.Cause, "hint": e.Hint, "unknown": e.Unknown, "name": e.Name} {
+		if value == "" {
+			continue
 		}
-		if e.Hint != "" {
-			info.Metadata["hint"] = e.Hint
+		if info.Metadata == nil {
+			info.Metadata = map[string]string{}
 		}
+		info.Metadata[key] = value
 	}
 	plain := status.New(known.code, e.Message)
 	detailed, err := plain.WithDetails(info)
@@ -152,7 +163,10 @@ func FromError(err error) *Error {
 		if !ok || info.Domain != Domain {
 			continue
 		}
-		return &Error{Reason: Reason(info.Reason), Message: st.Message(), Cause: info.Metadata["cause"], Hint: info.Metadata["hint"]}
+		return &Error{
+			Reason: Reason(info.Reason), Message: st.Message(), Cause: info.Metadata["cause"], Hint: info.Metadata["hint"],
+			Unknown: info.Metadata["unknown"], Name: info.Metadata["name"],
+		}
 	}
 	switch st.Code() {
 	case codes.InvalidArgument, codes.OutOfRange:

@@ -5,7 +5,8 @@
 // Errors carry google.rpc.ErrorInfo{domain: "subject-broker", reason: R} with a
 // public reason code or a start-up code, and in its metadata "cause" (the true
 // cause, operator only) and "hint" (a sbctl command that mends it) where there
-// are any.
+// are any; "unknown" ("resource" or "subject") and "name" when what was named
+// does not exist.
 //
 // Absent times are 0; times are Unix milliseconds, UTC.
 
