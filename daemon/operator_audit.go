@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"subjectbroker/audit"
+	"subjectbroker/audit/verify"
 	"subjectbroker/proto/place"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
@@ -153,12 +154,7 @@ type line struct {
 	Kind       string    `json:"kind"`
 	SubjectID  string    `json:"subjectId"`
 	ResourceID string    `json:"resourceId"`
-	Action     string    `json:"action"`
-	Capability string    `json:"capability"`
 	Decision   string    `json:"decision"`
-	ReasonCode string    `json:"reasonCode"`
-	Cause      string    `json:"cause"`
-	Count      uint64    `json:"count"`
 }
 
 func (f lineFilter) match(raw []byte) bool {
@@ -194,8 +190,7 @@ func (o operator) ListDenials(ctx context.Context, req *operatorv1.ListDenialsRe
 	if log == nil {
 		return nil, wire.Deny(wire.VaultLocked)
 	}
-	type group struct{ subject, capability, cause, reason string }
-	groups := map[group]*operatorv1.DenialGroup{}
+	groups := map[verify.Denial]*operatorv1.DenialGroup{}
 	filter := newLineFilter(&operatorv1.ReadAuditRequest{Subject: req.GetSubject(), Since: req.GetSince()})
 	err := log.Read(1, func(raw []byte) error {
 		if err := ctx.Err(); err != nil {
@@ -204,23 +199,26 @@ func (o operator) ListDenials(ctx context.Context, req *operatorv1.ListDenialsRe
 		if !bytes.Contains(raw, []byte(`"decision":"deny"`)) && !bytes.Contains(raw, []byte(`"decision":"error"`)) || !filter.match(raw) {
 			return nil
 		}
-		var l line
-		if json.Unmarshal(raw, &l) != nil || !isDenial(l) {
+		e, err := verify.ParseLine(raw)
+		if err != nil {
 			return nil
 		}
-		key := group{l.SubjectID, l.capability(), l.Cause, l.ReasonCode}
+		key, times, ok := e.Denial()
+		if !ok {
+			return nil
+		}
 		g := groups[key]
 		if g == nil {
 			if len(groups) >= maxDenialGroups {
 				return errEnough
 			}
 			g = &operatorv1.DenialGroup{
-				Subject: key.subject, Capability: key.capability, Cause: key.cause, ReasonCode: key.reason, First: l.Timestamp.UnixMilli(),
+				Subject: key.Subject, Capability: key.Capability, Cause: key.Cause, ReasonCode: key.Reason, First: e.Timestamp.UnixMilli(),
 			}
 			groups[key] = g
 		}
-		g.Last = l.Timestamp.UnixMilli()
-		g.Count += max(l.Count, 1)
+		g.Last = e.Timestamp.UnixMilli()
+		g.Count += times
 		return nil
 	})
 	if err != nil && !errors.Is(err, errEnough) {
@@ -234,23 +232,4 @@ func (o operator) ListDenials(ctx context.Context, req *operatorv1.ListDenialsRe
 		return cmp.Or(-cmp.Compare(a.Last, b.Last), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Capability, b.Capability), cmp.Compare(a.Cause, b.Cause))
 	})
 	return response, nil
-}
-
-// isDenial picks what a worker was refused, not what an operator mistyped.
-func isDenial(l line) bool {
-	switch audit.Kind(l.Kind) {
-	case audit.Acquire, audit.Explain, audit.Authz, audit.Suppressed, kindRunOpen:
-		return true
-	}
-	return false
-}
-
-func (l line) capability() string {
-	switch {
-	case l.Capability != "":
-		return l.Capability
-	case l.ResourceID != "":
-		return cmp.Or(l.Action, "read") + ":" + l.ResourceID
-	}
-	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"subjectbroker/audit/verify"
 	"subjectbroker/cmd/sbctl/internal/ui"
 )
 
@@ -58,28 +59,17 @@ func (e entry) object() string {
 	return e.Action
 }
 
-// capability is what was asked for.
-func (e entry) capability() string {
-	switch {
-	case e.Capability != "":
-		return e.Capability
-	case e.ResourceID != "" && e.Action != "":
-		return e.Action + ":" + e.ResourceID
+// denial is e as `denials` counts it. The daemon asks the same function.
+func (e entry) denial() (d verify.Denial, times uint64, ok bool) {
+	judged := verify.Entry{
+		Kind: e.Kind, SubjectID: e.SubjectID, ResourceID: e.ResourceID, Action: e.Action, Capability: e.Capability,
+		Decision: e.Decision, ReasonCode: e.ReasonCode, Cause: e.Cause, Count: e.Count,
 	}
-	return ""
+	return judged.Denial()
 }
 
-// isDenial says whether a worker was refused something. What an operator
-// mistyped is none.
-func (e entry) isDenial() bool {
-	switch e.Kind {
-	case "acquire", "explain", "authz", "suppressed", "run.open":
-		return e.Decision == "deny" || e.Decision == "error"
-	}
-	return false
-}
-
-// outcome is the decision with its reason and, where it differs, its cause.
+// outcome is the decision with its reason and its cause, and how many events
+// the entry stands for. The count of other kinds is something else.
 func (e entry) outcome() string {
 	words := []string{}
 	for _, word := range []string{e.Decision, e.ReasonCode, e.Cause} {
@@ -87,7 +77,7 @@ func (e entry) outcome() string {
 			words = append(words, word)
 		}
 	}
-	if e.Count > 1 {
+	if e.Count > 1 && (e.Kind == "suppressed" || e.Kind == "recovered") {
 		words = append(words, fmt.Sprintf("×%d", e.Count))
 	}
 	return strings.Join(words, " ")

@@ -182,15 +182,17 @@ func (l *liveScreen) remember(line []byte) {
 	if len(l.recent) > watchRecent {
 		l.recent = l.recent[len(l.recent)-watchRecent:]
 	}
-	if e.isDenial() {
-		l.denials = addDenial(l.denials, e)
-	}
+	l.denials = addDenial(l.denials, e)
 }
 
-// addDenial counts e in its group and puts the group first.
+// addDenial counts e in its group, if it is a denial, and puts the group first.
 func addDenial(groups []*operatorv1.DenialGroup, e entry) []*operatorv1.DenialGroup {
+	d, times, ok := e.denial()
+	if !ok {
+		return groups
+	}
 	at := e.Timestamp.UnixMilli()
-	group := &operatorv1.DenialGroup{Subject: e.SubjectID, Capability: e.capability(), Cause: e.Cause, ReasonCode: e.ReasonCode, First: at}
+	group := &operatorv1.DenialGroup{Subject: d.Subject, Capability: d.Capability, Cause: d.Cause, ReasonCode: d.Reason, First: at}
 	rest := make([]*operatorv1.DenialGroup, 0, len(groups)+1)
 	for _, g := range groups {
 		if g.GetSubject() == group.GetSubject() && g.GetCapability() == group.GetCapability() &&
@@ -200,7 +202,7 @@ func addDenial(groups []*operatorv1.DenialGroup, e entry) []*operatorv1.DenialGr
 			rest = append(rest, g)
 		}
 	}
-	group.Count += max(e.Count, 1)
+	group.Count += times
 	group.Last = at
 	return append([]*operatorv1.DenialGroup{group}, rest...)
 }
