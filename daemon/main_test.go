@@ -22,6 +22,8 @@ func TestMain(m *testing.M) {
 		os.Exit(fakeKeychain(os.Getenv("XDG_RUNTIME_DIR")))
 	case len(os.Args) == 5 && os.Args[1] == "read":
 		os.Exit(read(os.Args[2], os.Args[3], os.Args[4]))
+	case len(os.Args) == 3 && roles[os.Args[1]] != nil:
+		os.Exit(roles[os.Args[1]](os.Args[2]))
 	}
 	os.Exit(daemontest.Main(m))
 }
