@@ -42,8 +42,8 @@ func TestMarkersGoNowhere(t *testing.T) {
 			conn = d.OperatorConn()
 		}
 		for _, request := range marked(method.Input(), marker, run.ID) {
-			clock.step(time.Minute)                                                              // the budget for denials is full again
-			if err := invokeMarked(conn, method, request, marker); err != nil && err != io.EOF { //nolint:errorlint // a stream ends with io.EOF itself
+			clock.step(time.Minute) // the budget for denials is full again
+			if err := invokeMarked(conn, method, request, marker); err != nil && err != io.EOF {
 				e := wire.FromError(err)
 				fmt.Fprintln(&errors, method.FullName(), status.Convert(err).Message(), e.Reason, e.Cause, e.Hint)
 			}
@@ -161,7 +161,8 @@ func TestHostileNames(t *testing.T) {
 		}
 	}
 	// The same text gives the same mask, other text another.
-	equal(t, "masks", maskOf(d, run, "a b") == maskOf(d, run, "a b") && maskOf(d, run, "a b") != maskOf(d, run, "a c"), true)
+	mask := maskOf(d, run, "a b")
+	equal(t, "masks", maskOf(d, run, "a b") == mask && maskOf(d, run, "a c") != mask, true)
 }
 
 func maskOf(d *daemontest.Daemon, run *daemontest.Run, name string) string {

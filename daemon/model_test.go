@@ -73,8 +73,8 @@ func (m *model) readable(subject string) []string {
 // model says.
 func TestModel(t *testing.T) {
 	if checks := flag.Lookup("rapid.checks"); checks != nil && checks.Value.String() == checks.DefValue {
-		must(t, checks.Value.Set("20"))         // each is some hundred changes on a disk
-		defer checks.Value.Set(checks.DefValue) //nolint:errcheck // it was its value
+		must(t, checks.Value.Set("20")) // each is some hundred changes on a disk
+		defer checks.Value.Set(checks.DefValue)
 	}
 	clock := newClock()
 	d := daemontest.StartWith(t, daemontest.Options{Now: clock.Now})

@@ -40,7 +40,7 @@ func TestLockAndUnlock(t *testing.T) {
 	}
 	d.Lock() // again changes nothing
 
-	d.Unlock()
+	d.Unlock() //nolint:staticcheck // it is no mutex
 	equal(t, "the old run, unlocked", run.Refused("readme"), wire.RunEnded)
 	equal(t, "a new run, unlocked", d.Open("worker").Refused("readme"), wire.Allowed)
 	equal(t, "uses", d.Grants("worker")[grant].GetUsed(), 2)

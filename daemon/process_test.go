@@ -345,8 +345,8 @@ func TestMemoryIsClosed(t *testing.T) {
 	control := as("/bin/sh", "-c", "sleep 100")
 	control.Env = []string{"OTHER=" + marker}
 	must(t, control.Start())
-	defer control.Wait()         //nolint:errcheck // it is killed
-	defer control.Process.Kill() //nolint:errcheck // it may be gone
+	defer control.Wait()
+	defer control.Process.Kill()
 	readable := func(pid, name string) (string, error) {
 		out, err := as("/bin/cat", "/proc/"+pid+"/"+name).Output()
 		return string(out), err
