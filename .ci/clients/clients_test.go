@@ -42,7 +42,7 @@ type house struct {
 func newHouse(t *testing.T) *house {
 	h := &house{bin: os.Getenv("SB_TEST_BIN"), npm: os.Getenv("SB_TEST_CLIENTS")}
 	if h.bin == "" || h.npm == "" {
-		t.Skip("needs SB_TEST_BIN and SB_TEST_CLIENTS: use ./run")
+		t.Skip("suite left out: clients: needs SB_TEST_BIN and SB_TEST_CLIENTS, use ./run")
 	}
 	// Codex wants a home outside the temporary directory, and sockets want short paths.
 	home, err := os.MkdirTemp("/var/tmp", "sb")
@@ -279,7 +279,7 @@ var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 func TestAgents(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("the clients are pinned for Linux")
+		t.Skip("suite left out: agents: pinned for Linux")
 	}
 	h := newHouse(t)
 	for _, c := range clients() {

@@ -12,7 +12,7 @@ import (
 // would ask for it, and then as a person.
 func TestDemo(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds the three programs")
+		t.Skip("suite left out: demo: builds the three programs")
 	}
 	dir := t.TempDir()
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "subjectbroker/cmd/sbd", "subjectbroker/cmd/sb-mcp", "subjectbroker/cmd/sbctl")

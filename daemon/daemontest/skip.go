@@ -5,13 +5,10 @@ import (
 	"testing"
 )
 
-// LeaveOut skips a test that cannot run here and says so; with TEST_ALL=1
-// nothing may be left out, and it fails.
+// LeaveOut skips a test that cannot run here, in the words that testreport
+// names at the end and, with TEST_ALL=1, fails for.
 func LeaveOut(t testing.TB, name, why string) {
 	t.Helper()
-	if os.Getenv("TEST_ALL") == "1" {
-		t.Fatalf("suite left out: %s: %s", name, why)
-	}
 	t.Skipf("suite left out: %s: %s", name, why)
 }
 

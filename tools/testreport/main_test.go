@@ -20,7 +20,10 @@ const (
 	skipped = `{"Action":"output","Package":"p","Test":"TestC","Output":"    b_test.go:3: not today\n"}
 {"Action":"skip","Package":"p","Test":"TestC"}
 `
-	skippedSeed = `{"Action":"skip","Package":"p","Test":"FuzzC/seed#0"}
+	skippedPart = `{"Action":"skip","Package":"p","Test":"TestC/as_root"}
+`
+	leftOutPart = `{"Action":"output","Package":"p","Test":"TestC/as_root","Output":"    b_test.go:3: suite left out: foreign owner: needs root\n"}
+{"Action":"skip","Package":"p","Test":"TestC/as_root"}
 `
 	noTests = `{"Action":"output","Package":"s","Output":"?   \ts\t[no test files]\n"}
 {"Action":"skip","Package":"s"}
@@ -51,7 +54,9 @@ func TestRun(t *testing.T) {
 		{"with TEST_ALL it fails", leftOut + passed, true, 1, []string{"left out: keychain: no D-Bus"}, ""},
 		{"an unexplained skip is named", skipped + passed, false, 0, []string{"left out: p.TestC: skipped"}, ""},
 		{"with TEST_ALL that fails too", skipped + passed, true, 1, nil, ""},
-		{"a skipped subtest is not a suite", skippedSeed + passed, true, 0, nil, "left out"},
+		{"an unexplained skip of a part is named", skippedPart + passed, false, 0, []string{"left out: p.TestC/as_root: skipped"}, ""},
+		{"with TEST_ALL that fails as well", skippedPart + passed, true, 1, nil, ""},
+		{"a part left out counts for its suite", leftOutPart + leftOutPart + passed, true, 1, []string{"left out: foreign owner: needs root (tests: 2)"}, ""},
 		{"a package without tests is no news", noTests + passed, true, 0, nil, "no test files"},
 		{"a failure is shown", failed + passed, false, 1, []string{"got 1, want 2", "FAIL\tq", "failed: q.TestD q"}, ""},
 		{"a broken build is shown", broken, false, 1, []string{"undefined: x", "build failed"}, ""},

@@ -86,7 +86,7 @@ func TestTooLarge(t *testing.T) {
 	}
 	// Sparse and far larger than memory: the size is judged, nothing is read.
 	if err := os.Truncate(path, 1<<42); err != nil {
-		t.Skip(err)
+		t.Skipf("suite left out: huge file: %v", err)
 	}
 	if _, err := regfile.New(path, regfile.Path, limit); !errors.Is(err, regfile.ErrTooLarge) {
 		t.Errorf("huge: %v", err)
@@ -139,7 +139,7 @@ func TestUnsafe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bounded(t)
 			if name == "descriptor of our own" && !isLinux {
-				t.Skip("no /proc")
+				t.Skip("suite left out: files of the kernel: no /proc")
 			}
 			if _, err := regfile.New(test.path, regfile.Path, limit); !errors.Is(err, test.want) {
 				t.Errorf("%v, want %v", err, test.want)
@@ -198,7 +198,7 @@ func TestChanges(t *testing.T) {
 			t.Run(name+"/"+mode, func(t *testing.T) {
 				bounded(t)
 				if test.root && os.Geteuid() != 0 {
-					t.Skip("needs root")
+					t.Skip("suite left out: foreign owner: needs root to give files away")
 				}
 				dir := filepath.Join(resolved(t), "dir")
 				if err := os.Mkdir(dir, 0o700); err != nil {
@@ -274,7 +274,7 @@ func TestReadWhileWriting(t *testing.T) {
 // A file of the kernel's that says it is empty and is not.
 func TestSizeThatLies(t *testing.T) {
 	if !isLinux {
-		t.Skip("no /proc")
+		t.Skip("suite left out: files of the kernel: no /proc")
 	}
 	bounded(t)
 	if _, err := regfile.New("/proc/version", regfile.Path, limit); !errors.Is(err, regfile.ErrChanged) {

@@ -349,7 +349,7 @@ func TestRefusesUnsafeFiles(t *testing.T) {
 	})
 	t.Run("another owner", func(t *testing.T) {
 		if os.Geteuid() != 0 {
-			t.Skip("needs root to make a file of another uid")
+			t.Skip("suite left out: foreign owner: needs root to give files away")
 		}
 		d := newDesk(t, agents.Claude)
 		if err := os.Chown(d.put(".claude.json", "{}", 0o600), 12345, -1); err != nil {
