@@ -14,6 +14,17 @@ import (
 // overwrites whatever a caller put there. Strings hold words of closed lists,
 // ids, and names: [Log.Append] refuses anything else, and text that comes from
 // a stranger and breaks the rules for names enters only through [Mask].
+//
+// What Count counts depends on Kind:
+//
+//	acquire      which use of a limited grant this was, from 1
+//	list         how many names were returned
+//	run.end      how many reads the run had
+//	suppressed   how many refusals this entry stands for
+//	recovered    how many entries could not be written
+//
+// Server, Tool, ArgsDigest, Pin and Policy are for calls of tools, which this
+// build does not have yet.
 type Entry struct {
 	V         int       `json:"v"`
 	Seq       uint64    `json:"seq"`
@@ -55,7 +66,7 @@ type Entry struct {
 	Cause         string `json:"cause,omitempty"`        // operator only
 	Disclosed     string `json:"disclosed,omitempty"`    // no, reachable, yes
 	Bytes         *int64 `json:"bytes,omitempty"`        // released, or set aside
-	Count         uint64 `json:"count,omitempty"`        // events this entry stands for
+	Count         uint64 `json:"count,omitempty"`        // see below
 	Void          *Void  `json:"void,omitempty"`         //
 	Prev          Hash   `json:"prev"`                   // SHA-256 of the previous line with its newline
 	Sig           string `json:"sig,omitempty"`          // base64, see sign.go

@@ -118,8 +118,9 @@ type revokeCmd struct {
 
 // Help is the manual of revoke.
 func (revokeCmd) Help() string {
-	return `Takes effect before it returns: the next request is denied and live streams end.
-A capability is named exactly as it was granted, * included.
+	return `Takes effect before it returns: the next request is judged without it. Runs stay
+open, and agents that watch their list are told that it changed. A capability is
+named exactly as it was granted, * included.
 
 Examples:
   sbctl revoke kmpxwhrtqd
