@@ -126,7 +126,8 @@ func (l *Log) commit(b *batch) error {
 	}
 	w.dirty = true
 	if _, err := w.file.WriteAt(b.buf, w.size); err != nil {
-		return fmt.Errorf("writing: %w", err)
+		// At once, not with the next attempt: a stop may come first.
+		return errors.Join(fmt.Errorf("writing: %w", err), w.cutBack())
 	}
 	if err := w.sync(); err != nil {
 		return err

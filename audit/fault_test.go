@@ -107,6 +107,20 @@ func TestWriteFails(t *testing.T) {
 	}
 }
 
+// A stop right after a short write leaves no torn line behind, though nothing
+// could be written again before.
+func TestStopAfterShortWrite(t *testing.T) {
+	d := &disk{short: 50}
+	config := testConfig(t)
+	l := start(t, config, d)
+	record(t, l, acquired())
+	d.fail(on(unix.EFBIG, "write"))
+	refused(t, l, "file size limit")
+	head := l.Head()
+	stop(t, l)
+	intact(t, config, head)
+}
+
 // While the disk is full the operator goes on in the reserve, and strangers do
 // not.
 func TestOperatorReserve(t *testing.T) {

@@ -116,7 +116,11 @@ func (w *writer) cutBack() error {
 		return fmt.Errorf("cutting the log back: %w", err)
 	}
 	w.reserved = w.size / blockSize * blockSize // blocks behind the end went with it
-	return w.sync()
+	if err := w.sync(); err != nil {
+		return err
+	}
+	w.dirty = false
+	return nil
 }
 
 // setAside copies the bytes from..to of a segment into a file beside it, and
