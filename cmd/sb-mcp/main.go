@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err != nil {
 		return fail(stderr, wire.ExitUsage, err.Error(), "")
 	}
-	config := worker.Config{Places: places, Subject: opts.subject, Profile: opts.profile, Version: programVersion()}
+	config := worker.Config{Places: places, Subject: opts.subject, Profile: opts.profile, Version: version}
 	if opts.check {
 		return check(ctx, config, stdout, stderr)
 	}
