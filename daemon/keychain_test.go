@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"net"
@@ -17,25 +16,41 @@ import (
 	"subjectbroker/proto/wire"
 )
 
-// keychain is a fake OS keychain: this test's program, started again by the
-// daemon, answers from a folder.
+// keychain is a fake OS keychain: a script in place of sbd's own helper, that
+// answers from a folder. A script, because the real one has 5 s to answer and a
+// test's program takes long to start on a busy machine.
 type keychain struct {
 	t   *testing.T
 	dir string
 }
 
+const keychainScript = `#!/bin/sh
+cd "$(dirname "$0")" || exit 1
+read -r request
+field() { printf %s "$request" | sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"; }
+if [ -p hang ]; then cat hang >/dev/null; fi
+item="item-$(field account)"
+if [ -e refuse ]; then
+	echo '{"status":"unavailable","reason":"it is locked"}'
+elif [ "$(field op)" = set ]; then
+	field key >"$item" && echo '{"status":"ok"}'
+elif [ -e "$item" ]; then
+	printf '{"status":"ok","key":"%s"}\n' "$(cat "$item")"
+else
+	echo '{"status":"not-found"}'
+fi
+`
+
 func newKeychain(t *testing.T) keychain {
 	t.Helper()
 	k := keychain{t, t.TempDir()}
-	t.Setenv("XDG_RUNTIME_DIR", k.dir) // one of the few variables that its child sees
+	must(t, os.WriteFile(filepath.Join(k.dir, "keychain"), []byte(keychainScript), 0o700))
 	return k
 }
 
 // options start a daemon that uses it.
 func (k keychain) options() daemontest.Options {
-	self, err := os.Executable()
-	must(k.t, err)
-	return daemontest.Options{KeySource: "keychain", Keychild: self, Spoiled: true, WaitKey: true}
+	return daemontest.Options{KeySource: "keychain", Keychild: filepath.Join(k.dir, "keychain"), Spoiled: true, WaitKey: true}
 }
 
 // refuse makes it say that it cannot be used; allow ends that.
@@ -52,35 +67,6 @@ func (k keychain) release(meanwhile func()) {
 	meanwhile()
 	must(k.t, os.Remove(filepath.Join(k.dir, "hang")))
 	must(k.t, gate.Close())
-}
-
-// fakeKeychain is the main function of the keychain's process.
-func fakeKeychain(dir string) int {
-	var request struct {
-		Op, Account string
-		Key         []byte
-	}
-	if err := json.NewDecoder(os.Stdin).Decode(&request); err != nil {
-		return 1
-	}
-	_, _ = os.ReadFile(filepath.Join(dir, "hang"))
-	item := filepath.Join(dir, "item-"+request.Account)
-	reply := map[string]any{"status": "ok"}
-	if _, err := os.Stat(filepath.Join(dir, "refuse")); err == nil {
-		reply = map[string]any{"status": "unavailable", "reason": "it is locked"}
-	} else if request.Op == "set" {
-		if os.WriteFile(item, request.Key, 0o600) != nil {
-			return 1
-		}
-	} else if key, err := os.ReadFile(item); errors.Is(err, fs.ErrNotExist) {
-		reply["status"] = "not-found"
-	} else {
-		reply["key"] = key
-	}
-	if json.NewEncoder(os.Stdout).Encode(reply) != nil {
-		return 1
-	}
-	return 0
 }
 
 // A key source that does not answer leaves the daemon locked and answering,

@@ -18,8 +18,6 @@ import (
 // TestMain also is what this program does when a test starts it again.
 func TestMain(m *testing.M) {
 	switch {
-	case len(os.Args) == 2 && os.Args[1] == "keysource-child":
-		os.Exit(fakeKeychain(os.Getenv("XDG_RUNTIME_DIR")))
 	case len(os.Args) == 5 && os.Args[1] == "read":
 		os.Exit(read(os.Args[2], os.Args[3], os.Args[4]))
 	case len(os.Args) == 3 && roles[os.Args[1]] != nil:

@@ -56,7 +56,7 @@ func TestOneDaemonPerHome(t *testing.T) {
 // P8, as far as kill -9 goes: a first start that dies leaves no vault or a good
 // one, and the next start serves.
 func TestFirstStartDies(t *testing.T) {
-	for range 12 {
+	for range 6 {
 		t.Run("", func(t *testing.T) {
 			home := daemontest.NewHome(t)
 			cmd := daemontest.Command(t, home, "--home", home, "--key-source", "file")
@@ -75,7 +75,7 @@ func TestFirstStartDies(t *testing.T) {
 // whole or absent.
 func TestStoppedAtAnyMoment(t *testing.T) {
 	home := daemontest.NewHome(t)
-	for range 12 {
+	for range 6 {
 		cmd := daemontest.Command(t, home, "--home", home, "--key-source", "file")
 		must(t, cmd.Start())
 		before := time.Now()
