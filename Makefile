@@ -75,8 +75,6 @@ check-format:
 
 check-tidy:
 	go mod tidy -diff
-	go -C tools mod tidy -diff
-	go -C tools/lint mod tidy -diff
 
 check-vet:
 	go vet ./...

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -44,7 +43,7 @@ func (a *appender) once() error {
 	if _, err := a.file.Write(a.line); err != nil {
 		return err
 	}
-	return syscall.Fdatasync(int(a.file.Fd()))
+	return syncData(a.file)
 }
 
 func (a *appender) close() { a.file.Close() }
