@@ -53,6 +53,8 @@ func serviceFailure(err error, doing string) error {
 		failed.code, failed.hint = wire.PlatformUnsupported, "sbd"
 	case errors.Is(err, service.ErrNotInstalled):
 		failed.hint = "sbctl service install"
+	case errors.Is(err, service.ErrRunning):
+		failed.code, failed.exit, failed.hint = wire.AlreadyRunning, wire.ExitBusy, "sbctl status"
 	case errors.Is(err, service.ErrOtherHome):
 		failed.code, failed.exit, failed.hint = wire.InvalidArgument, wire.ExitUsage, "sbctl service install --replace"
 	}

@@ -160,32 +160,23 @@ func (l *launchd) start(ctx context.Context) error {
 		return nil
 	}
 	if listening(ctx, place.OperatorSocket(l.cfg.SocketDir)) {
-		return fmt.Errorf("starting the service: %w for %s; stop that one first", ErrRunning, l.cfg.Home)
+		return fmt.Errorf("%w for %s; stop that one first", ErrRunning, l.cfg.Home)
 	}
-	if err := l.ctl(ctx, io.Discard, "bootstrap", l.domain(), l.unit()); err != nil {
-		return fmt.Errorf("starting the service: %w", err)
-	}
-	return nil
+	return l.ctl(ctx, io.Discard, "bootstrap", l.domain(), l.unit())
 }
 
 func (l *launchd) stop(ctx context.Context) error {
 	if !l.loaded(ctx) {
 		return nil
 	}
-	if err := l.ctl(ctx, io.Discard, "bootout", l.domain()+"/"+label); err != nil {
-		return fmt.Errorf("stopping the service: %w", err)
-	}
-	return nil
+	return l.ctl(ctx, io.Discard, "bootout", l.domain()+"/"+label)
 }
 
 func (l *launchd) restart(ctx context.Context) error {
 	if !l.loaded(ctx) {
 		return l.start(ctx)
 	}
-	if err := l.ctl(ctx, io.Discard, "kickstart", "-k", l.domain()+"/"+label); err != nil {
-		return fmt.Errorf("restarting the service: %w", err)
-	}
-	return nil
+	return l.ctl(ctx, io.Discard, "kickstart", "-k", l.domain()+"/"+label)
 }
 
 func (l *launchd) status(ctx context.Context) (Status, error) {
@@ -231,7 +222,7 @@ func (l *launchd) logs(ctx context.Context, w io.Writer, lines int, follow bool)
 		args = append(args, "-F")
 	}
 	if err := l.cfg.Run(ctx, w, "tail", append(args, l.logFile())...); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("reading the log: %w", err)
+		return err
 	}
 	return nil
 }

@@ -251,12 +251,9 @@ func (s *systemd) start(ctx context.Context) error {
 	// systemd would take the path of a living socket away from a daemon that
 	// somebody started by hand, and then fail on the home's lock.
 	if s.ctl(ctx, "is-active", "--quiet", operatorUnit) != nil && listening(ctx, place.OperatorSocket(s.cfg.SocketDir)) {
-		return fmt.Errorf("starting the service: %w for %s; stop that one first", ErrRunning, s.cfg.Home)
+		return fmt.Errorf("%w for %s; stop that one first", ErrRunning, s.cfg.Home)
 	}
-	if err := s.ctl(ctx, "start", brokerUnit, operatorUnit, serviceUnit); err != nil {
-		return fmt.Errorf("starting the service: %w", err)
-	}
-	return nil
+	return s.ctl(ctx, "start", brokerUnit, operatorUnit, serviceUnit)
 }
 
 func listening(ctx context.Context, path string) bool {
@@ -271,18 +268,12 @@ func listening(ctx context.Context, path string) bool {
 
 func (s *systemd) stop(ctx context.Context) error {
 	// The sockets first and in one go, or the next client would start it again.
-	if err := s.ctl(ctx, "stop", brokerUnit, operatorUnit, serviceUnit); err != nil {
-		return fmt.Errorf("stopping the service: %w", err)
-	}
-	return nil
+	return s.ctl(ctx, "stop", brokerUnit, operatorUnit, serviceUnit)
 }
 
 func (s *systemd) restart(ctx context.Context) error {
 	// The sockets stay: clients wait in them meanwhile.
-	if err := s.ctl(ctx, "restart", serviceUnit); err != nil {
-		return fmt.Errorf("restarting the service: %w", err)
-	}
-	return nil
+	return s.ctl(ctx, "restart", serviceUnit)
 }
 
 func (s *systemd) status(ctx context.Context) (Status, error) {
@@ -299,7 +290,7 @@ func (s *systemd) status(ctx context.Context) (Status, error) {
 	}
 	text, err := s.ask(ctx, "systemctl", "--user", "show", serviceUnit, "--property=ActiveState,MainPID,UnitFileState,NeedDaemonReload")
 	if err != nil {
-		return st, fmt.Errorf("asking the service manager: %w", err)
+		return st, err
 	}
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -333,7 +324,7 @@ func (s *systemd) logs(ctx context.Context, w io.Writer, lines int, follow bool)
 		args = append(args, "--follow")
 	}
 	if err := s.cfg.Run(ctx, w, "journalctl", args...); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("reading the journal: %w", err)
+		return err
 	}
 	return nil
 }
