@@ -82,7 +82,14 @@ func (r *Report) String() string {
 	if r.Fault != nil {
 		return "not intact: " + r.Fault.Error()
 	}
-	extent := fmt.Sprintf("%d entries in %d segments, up to entry %d", r.Entries, r.Segments, r.Last.Seq)
+	entries, segments := "entries", "segments"
+	if r.Entries == 1 {
+		entries = "entry"
+	}
+	if r.Segments == 1 {
+		segments = "segment"
+	}
+	extent := fmt.Sprintf("%d %s in %d %s, up to entry %d", r.Entries, entries, r.Segments, segments, r.Last.Seq)
 	if len(r.Anchors) == 0 {
 		return "self-consistent, origin unproven: " + extent
 	}

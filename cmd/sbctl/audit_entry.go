@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,12 +69,12 @@ func (e entry) denial() (d verify.Denial, times uint64, ok bool) {
 	return judged.Denial()
 }
 
-// outcome is the decision with its reason and its cause, and how many events
-// the entry stands for. The count of other kinds is something else.
+// outcome is the decision with its reason and, where it differs, its cause; and
+// how many events the entry stands for. The count of other kinds is none of that.
 func (e entry) outcome() string {
-	words := []string{}
+	var words []string
 	for _, word := range []string{e.Decision, e.ReasonCode, e.Cause} {
-		if word != "" {
+		if word != "" && !slices.Contains(words, word) {
 			words = append(words, word)
 		}
 	}

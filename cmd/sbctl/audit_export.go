@@ -66,7 +66,7 @@ func (c auditExportCmd) Run(ctx context.Context, a *app) error {
 		return err
 	})
 	if left > 0 {
-		a.say("%d entries name no subject or no resource and were left out", left)
+		a.say("left out, for want of a subject or a resource: %s", count(left, "entry"))
 	}
 	return err
 }

@@ -129,7 +129,7 @@ func probeVault(s *operatorv1.StatusResponse) probe {
 
 func probeAudit(s *operatorv1.StatusResponse) probe {
 	if s.GetAuditState() == "ok" {
-		return passed("audit", "ok, entry %d", s.GetAuditSeq())
+		return passed("audit", "entry %d is durable", s.GetAuditSeq())
 	}
 	return probe{"audit", probeFail, stateAndCause(s.GetAuditState(), s.GetAuditCause()), "sbctl status"}
 }
@@ -164,8 +164,11 @@ func (a *app) probeFiles(ctx context.Context) probe {
 			changed++
 		}
 	}
-	if changed > 0 {
-		return probe{"files", probeWarn, fmt.Sprintf("%s of %d not as pinned", count(changed, "registered file"), len(files)), "sbctl resource status"}
+	switch {
+	case len(files) == 0:
+		return passed("files", "none is registered")
+	case changed > 0:
+		return probe{"files", probeWarn, fmt.Sprintf("%d of %s not as pinned", changed, count(len(files), "registered file")), "sbctl resource status"}
 	}
-	return passed("files", "%s, all as pinned", count(len(files), "registered file"))
+	return passed("files", "%s as pinned", count(len(files), "registered file"))
 }

@@ -100,5 +100,8 @@ func (a *app) probeAgents(ctx context.Context) []probe {
 			probes = append(probes, probe{"agents", probeWarn, fmt.Sprintf("%s (%s): %s", l.Agent, l.File, strings.Join(problems, "; ")), "sbctl connect --list"})
 		}
 	}
-	return append(probes, passed("agents", "%s here", count(connected, "entry")))
+	if connected == 0 {
+		return append(probes, passed("agents", "none is connected"))
+	}
+	return append(probes, passed("agents", "connected by %s", count(connected, "entry")))
 }

@@ -66,7 +66,7 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			{Name: "audit", Value: stateAndCause(s.GetAuditState(), s.GetAuditCause()) + fmt.Sprintf(", entry %d, in %s", s.GetAuditSeq(), s.GetAuditDir())},
 			{Name: "genesis", Value: s.GetAuditGenesis()},
 			{Name: "clock", Value: clockWords(s)},
-			{Name: "policy", Value: fmt.Sprintf("%s, %s, %s", count(s.GetResources(), "resource"), count(s.GetSubjects(), "subject"), count(s.GetGrants(), "grant"))},
+			{Name: "policy", Value: policyWords(s)},
 			{Name: "runs", Value: fmt.Sprintf("%d open", len(s.GetRuns()))},
 		},
 		Value: statusView{
@@ -109,6 +109,15 @@ func clockWords(s *operatorv1.StatusResponse) string {
 		return string(wire.ClockRollback) + ": the wall clock is behind the log; timed grants count as expired until `sbctl doctor --confirm-clock`"
 	}
 	return ""
+}
+
+// policyWords says how much is in force; of a vault that is not unlocked nobody
+// knows.
+func policyWords(s *operatorv1.StatusResponse) string {
+	if s.GetVaultState() != "unlocked" {
+		return ""
+	}
+	return fmt.Sprintf("%s, %s, %s", count(s.GetResources(), "resource"), count(s.GetSubjects(), "subject"), count(s.GetGrants(), "grant"))
 }
 
 // count is a number of things in words.

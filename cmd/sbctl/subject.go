@@ -159,7 +159,7 @@ func (a *app) subject(ctx context.Context, doing, verb, name string) (*operatorv
 		}
 		names = append(names, s.GetName())
 	}
-	refused := refuse(doing, "there is no subject %s", name)
+	refused := refuse(doing, "no subject is named %s", name)
 	if near, ok := nearest.Name(name, names); ok {
 		return nil, refused.withHint("sbctl subject %s %s", verb, near)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -63,6 +64,9 @@ func (c whyCmd) Run(ctx context.Context, a *app) error {
 
 func (a *app) explainDenial(ctx context.Context, doing string, d *operatorv1.DenialGroup) error {
 	known, err := a.knowledge(ctx, doing)
+	if failed, ok := errors.AsType[*failure](err); ok && failed.code == wire.VaultLocked {
+		known, err = nil, nil // what was denied is told all the same
+	}
 	if err != nil {
 		return err
 	}
@@ -70,9 +74,11 @@ func (a *app) explainDenial(ctx context.Context, doing string, d *operatorv1.Den
 		Timestamp: ui.Stamp(d.GetLast()), SubjectID: d.GetSubject(), Capability: d.GetCapability(), ResourceID: resourceOf(d.GetCapability()),
 		Decision: "deny", ReasonCode: d.GetReasonCode(), Cause: d.GetCause(), Count: d.GetCount(), Fix: []string{},
 	}
-	view.Now = a.judgeNow(ctx, known, d)
-	var advice [][]string
-	view.Nearest, advice = known.mend(d, view.Now)
+	advice := [][]string{{"unlock"}}
+	if known != nil {
+		view.Now = a.judgeNow(ctx, known, d)
+		view.Nearest, advice = known.mend(d, view.Now)
+	}
 	for _, words := range advice {
 		view.Fix = append(view.Fix, a.paste(words...))
 	}
@@ -272,6 +278,20 @@ const (
 	causeTierTooLow      cause = "TIER_TOO_LOW"
 	causeNoDisclosure    cause = "DISCLOSURE_NOT_GRANTED"
 	causeFileChanged     cause = "FILE_CHANGED"
+	causeFileMissing     cause = "FILE_MISSING"
+	causeFileUnsafe      cause = "FILE_UNSAFE"
+	causeReplaced        cause = "RESOURCE_REPLACED"
+	causeStorage         cause = "STORAGE"
+	causeMalformed       cause = "MALFORMED"
+	causeNoApprover      cause = "NO_APPROVER"
+	causeUnknownProfile  cause = "UNKNOWN_PROFILE"
+	causeSubjectMismatch cause = "SUBJECT_MISMATCH"
+	causeSubjectChanged  cause = "SUBJECT_CHANGED"
+	causePeerChanged     cause = "PEER_CHANGED"
+	causeNoRun           cause = "NO_RUN"
+	causeTooManyRuns     cause = "TOO_MANY_RUNS"
+	causeAPI             cause = "API_UNSUPPORTED"
+	causeLocked          cause = "VAULT_LOCKED"
 )
 
 // withMeaning is a cause and what it means.
@@ -288,6 +308,20 @@ func withMeaning(code string) string {
 		causeTierTooLow:      "the run's tier is below what is asked for",
 		causeNoDisclosure:    "it is a secret, and its grant does not disclose",
 		causeFileChanged:     "the file is not as it was pinned",
+		causeFileMissing:     "the file is gone",
+		causeFileUnsafe:      "the file, or a folder above it, is not what it must be",
+		causeReplaced:        "the name means another resource since it was asked for",
+		causeStorage:         "the content could not be opened",
+		causeMalformed:       "the request breaks the rules for names; ~LENGTH~HASH stands for what is no name",
+		causeNoApprover:      "a person must approve it, and this build has no way to ask one",
+		causeUnknownProfile:  "the subject has no profile of this name",
+		causeSubjectMismatch: "its connection is bound to another subject",
+		causeSubjectChanged:  "the subject was disabled, changed or removed while its run was open",
+		causePeerChanged:     "the process that opened the run is gone",
+		causeNoRun:           "its connection has no such run",
+		causeTooManyRuns:     "too many runs are open",
+		causeAPI:             "its shim speaks another version of the protocol: restart the agent",
+		causeLocked:          "the vault was locked",
 	}[cause(code)]
 	if meaning == "" {
 		return code

@@ -209,6 +209,10 @@ func (p *Printer) fields(fields []Field) error {
 	return err
 }
 
+// missing stands for an empty cell that is not the last, so that awk counts the
+// same columns in each row.
+const missing = "-"
+
 // table aligns rows below head. No rows, no head: an empty list prints nothing,
 // so that a pipe sees nothing.
 func (p *Printer) table(head []string, rows [][]string) error {
@@ -222,6 +226,9 @@ func (p *Printer) table(head []string, rows [][]string) error {
 		for i := range line {
 			if i < len(row) {
 				line[i] = Safe(row[i])
+			}
+			if line[i] == "" && i < len(line)-1 {
+				line[i] = missing
 			}
 			widths[i] = max(widths[i], utf8.RuneCountInString(line[i]))
 		}
