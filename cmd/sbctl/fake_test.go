@@ -292,7 +292,7 @@ func (f *fakeOperator) subject(name string) (*operatorv1.Subject, error) {
 	if s, ok := f.subjects[name]; ok {
 		return s, nil
 	}
-	return nil, invalid("UNKNOWN_SUBJECT", "there is no subject %s", name)
+	return nil, invalid("UNKNOWN_SUBJECT", "no subject is named %s", name)
 }
 
 func (f *fakeOperator) AddSubject(_ context.Context, q *operatorv1.AddSubjectRequest) (*operatorv1.AddSubjectResponse, error) {
