@@ -79,16 +79,11 @@ func (d *Daemon) authorise(ctx context.Context, full string) error {
 		return nil
 	}
 	accountFor(ctx)
-	now := d.clock.now()
-	if !d.budgets.admit(p.Key(), "", now) {
-		return wire.Deny(wire.RateLimited)
-	}
-	d.budgets.spend(p.Key(), now)
 	e := audit.Entry{
 		Kind: kindOperatorRefuse, Peer: peerEntry(p), Action: calls[full].action,
 		Decision: decisionDeny, ReasonCode: string(wire.AccessDenied), Cause: causeOperatorRefused,
 	}
-	if err := d.record(ctx, e); err != nil {
+	if err := d.recordDenial(ctx, p, e); err != nil {
 		return err
 	}
 	refusal := wire.Deny(wire.AccessDenied)
@@ -177,11 +172,9 @@ func accounted(ctx context.Context) bool {
 
 // flag records a call that no handler saw, within its peer's budget.
 func (d *Daemon) flag(a *account) {
-	now := d.clock.now()
-	if !d.budgets.admit(a.peer.Key(), "", now) {
+	if !d.budgets.spend(a.peer.Key(), "", d.clock.now()) {
 		return
 	}
-	d.budgets.spend(a.peer.Key(), now)
 	log := d.log()
 	if log == nil {
 		d.unrecorded.Add(1)

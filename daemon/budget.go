@@ -59,11 +59,26 @@ func (b *budgets) admit(key peer.ProcessKey, subject string, now time.Time) bool
 	return false
 }
 
-// spend takes one denial off key's budget.
-func (b *budgets) spend(key peer.ProcessKey, now time.Time) {
+// spend takes one denial off key's budget, or reports that none is left: of many
+// requests that were admitted at once, all but the first few find that out here.
+// Those are counted like requests that were not admitted.
+func (b *budgets) spend(key peer.ProcessKey, subject string, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.of(key, now).limiter.AllowN(now, 1)
+	one := b.of(key, now)
+	if one.limiter.AllowN(now, 1) {
+		return true
+	}
+	one.suppressed++
+	one.subject = subject
+	return false
+}
+
+// refund gives back a denial that is certainly not in the log.
+func (b *budgets) refund(key peer.ProcessKey, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(key, now).limiter.AllowN(now, -1)
 }
 
 // suppressed is what one process was refused unrecorded.

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"subjectbroker/audit"
@@ -38,8 +39,7 @@ func (d *Daemon) entitled(r *run) bool {
 // about the subject is the same.
 func (d *Daemon) refuseRun(ctx context.Context, p *peer.Peer, e audit.Entry, refusal *wire.Error, cause string) error {
 	e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(refusal.Reason), cause
-	d.budgets.spend(p.Key(), d.clock.now())
-	if err := d.record(ctx, e); err != nil && d.log() != nil {
+	if err := d.recordDenial(ctx, p, e); err != nil {
 		return err
 	}
 	return refusal
@@ -75,8 +75,7 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 	if e.Cause == "" {
 		e.Cause = e.ReasonCode
 	}
-	d.budgets.spend(p.Key(), d.clock.now())
-	if err := d.record(ctx, e); err != nil && d.log() != nil {
+	if err := d.recordDenial(ctx, p, e); err != nil {
 		return nil, err
 	}
 	return nil, wire.Deny(refusal)
@@ -89,6 +88,31 @@ func (d *Daemon) admit(ctx context.Context, p *peer.Peer, subject string) error 
 		return nil
 	}
 	return wire.Deny(wire.RateLimited)
+}
+
+// recordDenial writes the entry of a refusal within its peer's budget. While
+// there is no log to write it to, it succeeds.
+func (d *Daemon) recordDenial(ctx context.Context, p *peer.Peer, e audit.Entry) error {
+	subject := ""
+	if e.RunID != "" {
+		subject = e.SubjectID
+	}
+	if !d.budgets.spend(p.Key(), subject, d.clock.now()) {
+		return wire.Deny(wire.RateLimited)
+	}
+	log := d.log()
+	if log == nil {
+		d.unrecorded.Add(1)
+		return nil
+	}
+	_, err := log.Record(ctx, e)
+	if errors.Is(err, audit.ErrFailed) { // certainly not in the log
+		d.budgets.refund(p.Key(), d.clock.now())
+	}
+	if err != nil {
+		return wire.Deny(wire.AuditFailed)
+	}
+	return nil
 }
 
 // callerOf is the peer of a call; the credentials guarantee that there is one.

@@ -102,11 +102,21 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 		}
 	}
 	var reserved use
+	spent := false
 	ticket, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
 		v, reserved = d.recheck(a, capability, v, out.created)
+		if v.outcome == grants.Denied {
+			if spent = d.budgets.spend(a.peer.Key(), a.entry.SubjectID, d.clock.now()); !spent {
+				return audit.Entry{}, errOverBudget
+			}
+		}
 		return a.result(capability, v, &out, reserved.number), nil
 	})
 	absent := err != nil // the entry is certainly not in the log
+	if errors.Is(err, errOverBudget) {
+		out.wipe()
+		return answer{}, wire.Deny(wire.RateLimited)
+	}
 	if err == nil {
 		ticket.Release = a.open != nil && v.outcome == grants.Allowed && !v.failed
 		err = ticket.Wait(ctx)
@@ -117,6 +127,9 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 		if reserved.number > 0 && absent {
 			reserved.refund()
 		}
+		if spent && absent {
+			d.budgets.refund(a.peer.Key(), d.clock.now())
+		}
 		return answer{}, wire.Deny(wire.AuditFailed)
 	}
 	if v.outcome != grants.Allowed || v.failed {
@@ -125,11 +138,11 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	if reserved.last {
 		d.hub.listChanged(a.entry.SubjectID)
 	}
-	if v.outcome == grants.Denied {
-		d.budgets.spend(a.peer.Key(), d.clock.now())
-	}
 	return answer{opened: out, seq: ticket.Seq(), decision: v.outcome, reason: v.reason}, nil
 }
+
+// errOverBudget stops a denial on its way into the log.
+var errOverBudget = errors.New("the peer's budget for denials is used up")
 
 // judge decides and gates. Until approvals exist nobody can approve: a gated
 // acquire is refused, a gated explain says so.
@@ -303,8 +316,7 @@ func openCause(err error) string {
 // the error for the client. The entry holds the text only through mask.
 func (d *Daemon) malformed(ctx context.Context, p *peer.Peer, e audit.Entry) error {
 	e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.InvalidArgument), causeMalformed
-	d.budgets.spend(p.Key(), d.clock.now())
-	if err := d.record(ctx, e); err != nil {
+	if err := d.recordDenial(ctx, p, e); err != nil {
 		return err
 	}
 	return wire.Deny(wire.InvalidArgument)
