@@ -40,7 +40,7 @@ demo: build
 
 test:
 	@$(if $(RACE),,echo 'no C compiler: the race detector is off'; [ "$${TEST_ALL:-}" != 1 ];) \
-	go test -json -shuffle=on $(RACE) ./... | go run -C tools ./testreport
+	go test -json -timeout 20m -shuffle=on $(RACE) ./... | go run -C tools ./testreport
 
 bench: build
 	@go run ./cmd/internal/bench $(BENCH)
