@@ -141,7 +141,11 @@ func (d *Daemon) account(ctx context.Context, full string, outcome error) error 
 			e.Cause = typed.Cause
 		}
 	}
-	if err := d.record(ctx, e); err != nil && d.log() != nil {
+	write := (*audit.Log).Record
+	if strings.HasPrefix(full, "/"+operatorv1.OperatorService_ServiceDesc.ServiceName+"/") {
+		write = (*audit.Log).RecordOperator
+	}
+	if err := d.recordWith(ctx, write, e); err != nil && d.log() != nil {
 		return err
 	}
 	return nil

@@ -330,12 +330,18 @@ func (d *Daemon) mask(text string) string {
 
 // record writes one entry and waits until it is durable.
 func (d *Daemon) record(ctx context.Context, e audit.Entry) error {
+	return d.recordWith(ctx, (*audit.Log).Record, e)
+}
+
+// recordWith is record by another method of the log: what the operator does may
+// use the reserve of a full disk.
+func (d *Daemon) recordWith(ctx context.Context, write func(*audit.Log, context.Context, audit.Entry) (audit.Position, error), e audit.Entry) error {
 	log := d.log()
 	if log == nil {
 		d.unrecorded.Add(1)
 		return wire.Deny(wire.AuditFailed)
 	}
-	if _, err := log.Record(ctx, e); err != nil {
+	if _, err := write(log, ctx, e); err != nil {
 		return wire.Deny(wire.AuditFailed)
 	}
 	return nil

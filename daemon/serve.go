@@ -26,11 +26,13 @@ import (
 )
 
 // Limits that keep overload bounded. The operator's socket has its own server
-// and its own connections, so that the operator always gets in.
+// and its own connections, so that the operator always gets in. A call holds its
+// stream until its answer is written, so streams times the content limit is what
+// a client that does not read can make the daemon hold for one connection.
 const (
-	maxConnections        = 1024
-	maxConnectionsPerPeer = 128
-	maxStreamsPerConn     = 256
+	maxConnections        = 256
+	maxConnectionsPerPeer = 96
+	maxStreamsPerConn     = 16
 	handshakeLimit        = stopLimit // a stop waits for handshakes
 	maxHeaderList         = 8 << 10
 )
