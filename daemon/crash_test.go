@@ -20,6 +20,7 @@ import (
 // A crash between intent and commit, and one between commit and its end in the
 // log: the next start gives the intent the end that the vault shows.
 func TestIntentsGetTheirEnd(t *testing.T) {
+	t.Parallel()
 	d := daemontest.Launch(t, daemontest.Options{Spoiled: true})
 	d.Put("doc", "one")
 	d.AddSubject("worker")
@@ -77,6 +78,7 @@ func TestIntentsGetTheirEnd(t *testing.T) {
 // kill -9 at any moment, while changes are made: what was answered is there,
 // what was not is there or not, and every intent has its end.
 func TestKilledWhileChanging(t *testing.T) {
+	t.Parallel()
 	d := daemontest.Launch(t, daemontest.Options{})
 	d.AddSubject("worker")
 	d.Put("doc", "0")
@@ -116,6 +118,7 @@ func TestKilledWhileChanging(t *testing.T) {
 // A vault that is older than what the log has applied is a rollback, also when
 // the log was rotated since.
 func TestRollbackAcrossSegments(t *testing.T) {
+	t.Parallel()
 	d := daemontest.Launch(t, daemontest.Options{Spoiled: true})
 	d.Put("doc", "one")
 	d.Stop()
@@ -135,6 +138,7 @@ func TestRollbackAcrossSegments(t *testing.T) {
 // Both are older, and fit: nobody without a head kept elsewhere can tell. The
 // head can.
 func TestMatchingOldPairOpens(t *testing.T) {
+	t.Parallel()
 	d := daemontest.Launch(t, daemontest.Options{Spoiled: true})
 	d.Put("doc", "one")
 	d.Stop()

@@ -21,9 +21,10 @@ import (
 // P21: when the disk is full nothing is released, the reason says so, and
 // everything goes on by itself when there is room again.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	daemontest.NeedRoot(t, "full disk")
 	home := daemontest.NewHome(t)
-	mount(t, place.AuditDir(home), "tmpfs", "size=2m,mode=0700")
+	mount(t, place.AuditDir(home), "tmpfs", "size=1m,mode=0700")
 	d := daemontest.StartWith(t, daemontest.Options{Home: home})
 	d.Put("readme", "hello")
 	d.AddSubject("worker")
@@ -73,9 +74,10 @@ func TestFullDisk(t *testing.T) {
 // A change that the log cannot take is not made, or is made and told later, and
 // what it takes away is gone either way.
 func TestChangesOnAFullDisk(t *testing.T) {
+	t.Parallel()
 	daemontest.NeedRoot(t, "changes on a full disk")
 	home := daemontest.NewHome(t)
-	mount(t, place.AuditDir(home), "tmpfs", "size=2m,mode=0700")
+	mount(t, place.AuditDir(home), "tmpfs", "size=1m,mode=0700")
 	d := daemontest.StartWith(t, daemontest.Options{Home: home})
 	d.Put("readme", "hello")
 	d.AddSubject("worker")
@@ -164,6 +166,7 @@ func scribble(path string) error {
 
 // P22: a disk that does not answer denies, and does not hang.
 func TestStalledDisk(t *testing.T) {
+	t.Parallel()
 	daemontest.NeedRoot(t, "stalled disk")
 	image := filepath.Join(daemontest.NewHome(t), "image")
 	file, err := os.Create(image)

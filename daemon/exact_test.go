@@ -84,6 +84,7 @@ func race(d *daemontest.Daemon, n int, name string) []wire.Reason {
 
 // A use that was answered is never given back, also when the daemon dies at once.
 func TestUsesSurviveACrash(t *testing.T) {
+	t.Parallel()
 	d := daemontest.Launch(t, daemontest.Options{})
 	d.Put("readme", "hello")
 	d.AddSubject("worker")
@@ -129,6 +130,7 @@ func apply(t *testing.T, d *daemontest.Daemon, document string) *operatorv1.Appl
 
 // A revoke that was answered is never forgotten.
 func TestRevokeSurvivesACrash(t *testing.T) {
+	t.Parallel()
 	d := daemontest.Launch(t, daemontest.Options{})
 	d.AddSubject("worker", "gone", "disabled")
 	for i := range 4 {
@@ -171,6 +173,7 @@ func TestExpiryIsExact(t *testing.T) {
 
 // P43: the boot clock ends a grant when the wall clock does not get there.
 func TestExpiryByTheBootClock(t *testing.T) {
+	t.Parallel()
 	clock := newClock()
 	d := daemontest.StartWith(t, daemontest.Options{Now: clock.Now})
 	d.Put("readme", "hello")
@@ -261,7 +264,7 @@ func TestWatchers(t *testing.T) {
 	d.Put("other", "changed") // no event
 	d.Revoke(grant)
 	expect("revoked", "list changed")
-	d.Grant("worker", "read:readme", daemontest.For(50*time.Millisecond))
+	d.Grant("worker", "read:readme", daemontest.For(2*time.Second)) // long enough to be seen
 	expect("granted for a while", "list changed")
 	expect("expired", "list changed")
 	d.Grant("worker", "read:other", daemontest.Uses(1))

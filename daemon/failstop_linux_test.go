@@ -13,6 +13,7 @@ import (
 // P23: after a failed fsync of the vault nothing is released until it was
 // reopened and verified, and the daemon does that by itself.
 func TestFailedCommit(t *testing.T) {
+	t.Parallel()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
 		daemontest.LeaveOut(t, "failing fsync", "strace is not installed")

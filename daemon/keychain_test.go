@@ -72,6 +72,7 @@ func (k keychain) release(meanwhile func()) {
 // A key source that does not answer leaves the daemon locked and answering,
 // until it does.
 func TestStartsLocked(t *testing.T) {
+	t.Parallel()
 	k := newKeychain(t)
 	d := daemontest.StartWith(t, k.options())
 	equal(t, "recorded key source", d.Status().GetKeySource(), "keychain")
@@ -119,6 +120,7 @@ func TestStartsLocked(t *testing.T) {
 // It asks again by itself. A lock by the operator beats an attempt that is
 // under way.
 func TestWaitingForTheKey(t *testing.T) {
+	t.Parallel()
 	k := newKeychain(t)
 	d := daemontest.StartWith(t, k.options())
 	d.Put("readme", "hello")
@@ -165,6 +167,7 @@ func TestWaitingForTheKey(t *testing.T) {
 
 // Without a vault there is nothing to wait with; with one, only a service waits.
 func TestKeychainThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
 	k := newKeychain(t)
 	d := daemontest.StartWith(t, k.options())
 	d.Stop()

@@ -73,7 +73,7 @@ func (m *model) readable(subject string) []string {
 // model says.
 func TestModel(t *testing.T) {
 	if checks := flag.Lookup("rapid.checks"); checks != nil && checks.Value.String() == checks.DefValue {
-		must(t, checks.Value.Set("20")) // each is some hundred changes on a disk
+		must(t, checks.Value.Set("10")) // each is some hundred changes on a disk
 		defer checks.Value.Set(checks.DefValue)
 	}
 	clock := newClock()

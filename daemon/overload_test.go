@@ -102,7 +102,7 @@ func TestConnectionFloods(t *testing.T) {
 	d.AddSubject("worker")
 	d.Grant("worker", "read:readme")
 	for _, socket := range []string{place.BrokerSocket(d.SocketDir), place.OperatorSocket(d.SocketDir)} {
-		for range 1500 { // more than there may be at once
+		for range 1100 { // more than there may be at once
 			conn, err := net.Dial("unix", socket)
 			must(t, err)
 			must(t, conn.Close())

@@ -26,6 +26,7 @@ import (
 
 // P7: of many that start at once in one home, one serves.
 func TestOneDaemonPerHome(t *testing.T) {
+	t.Parallel()
 	home := daemontest.NewHome(t)
 	const n = 8
 	codes := make(chan int, n)
@@ -56,6 +57,7 @@ func TestOneDaemonPerHome(t *testing.T) {
 // P8, as far as kill -9 goes: a first start that dies leaves no vault or a good
 // one, and the next start serves.
 func TestFirstStartDies(t *testing.T) {
+	t.Parallel()
 	for range 6 {
 		t.Run("", func(t *testing.T) {
 			home := daemontest.NewHome(t)
@@ -74,6 +76,7 @@ func TestFirstStartDies(t *testing.T) {
 // P65: SIGTERM at any moment ends with exit 0, and what was being created is
 // whole or absent.
 func TestStoppedAtAnyMoment(t *testing.T) {
+	t.Parallel()
 	home := daemontest.NewHome(t)
 	for range 6 {
 		cmd := daemontest.Command(t, home, "--home", home, "--key-source", "file")
@@ -113,6 +116,7 @@ func awaitFile(t *testing.T, path string) {
 // P65: a stop is not held up by whoever is connected, and answers or refuses
 // what is in flight.
 func TestStopWithClients(t *testing.T) {
+	t.Parallel()
 	d := daemontest.Launch(t, daemontest.Options{})
 	d.Put("readme", "hello")
 	d.AddSubject("worker")
@@ -164,6 +168,7 @@ func TestStopWithClients(t *testing.T) {
 
 // P20: everything that a client received has its entry, whenever the daemon dies.
 func TestEverythingReceivedHasItsEntry(t *testing.T) {
+	t.Parallel()
 	d := daemontest.Launch(t, daemontest.Options{})
 	d.Put("readme", "hello")
 	d.AddSubject("worker")
@@ -206,6 +211,7 @@ func TestEverythingReceivedHasItsEntry(t *testing.T) {
 
 // P60: with an umask of 0, everything is owner-only from the first instant.
 func TestModesWithoutUmask(t *testing.T) {
+	t.Parallel()
 	top := daemontest.NewHome(t)
 	home := filepath.Join(top, "h")
 	looked := map[string]bool{}
@@ -259,6 +265,7 @@ func loose(t *testing.T, home string, looked map[string]bool) {
 
 // Socket activation: sockets come from the service manager, by name.
 func TestSocketActivation(t *testing.T) {
+	t.Parallel()
 	home := daemontest.NewHome(t)
 	dir := filepath.Join(home, "run")
 	broker, operator := listener(t, place.BrokerSocket(dir)), listener(t, place.OperatorSocket(dir))
@@ -319,6 +326,7 @@ func listener(t *testing.T, path string) *os.File {
 
 // P13: a process of the same uid reads nothing of the daemon, and no core is left.
 func TestMemoryIsClosed(t *testing.T) {
+	t.Parallel()
 	const marker = "MARKER-in-the-environment"
 	home := daemontest.NewHome(t)
 	as := func(args ...string) *exec.Cmd { return exec.Command(args[0], args[1:]...) }

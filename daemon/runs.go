@@ -208,7 +208,9 @@ func (d *Daemon) endRuns(reason wire.Reason, cause string, match func(*run) bool
 			continue
 		}
 		e := r.entry(kindRunEnd)
+		r.mu.Lock() // what was released before the end may still be counted
 		e.ReasonCode, e.Cause, e.Count = string(reason), cause, r.reads
+		r.mu.Unlock()
 		ticket, err := log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
 		if err != nil {
 			failed = wire.Deny(wire.AuditFailed)

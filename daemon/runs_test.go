@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -250,35 +251,57 @@ func TestRunsEndAlone(t *testing.T) {
 	equal(t, "another connection", elsewhere.Refused("readme"), wire.Allowed)
 }
 
-// Requests that are under way when the daemon is asked to end the run release
-// nothing afterwards.
-func TestNothingIsReleasedAfterTheEnd(t *testing.T) {
-	d := daemontest.Start(t)
-	d.Put("readme", "hello")
-	d.AddSubject("worker")
-	grant := d.Grant("worker", "read:readme")
-	run := d.Open("worker")
-	stop := make(chan struct{})
-	reading := make(chan struct{})
-	go func() {
-		defer close(reading)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				run.Read("readme")
+// Whatever takes a right away: when it was answered, nothing is released any
+// more, also of what was under way.
+func TestNothingIsReleasedAfterwards(t *testing.T) {
+	for name, take := range map[string]func(d *daemontest.Daemon, run *daemontest.Run){
+		"revoked":          func(d *daemontest.Daemon, _ *daemontest.Run) { d.Revoke(d.Grant("worker", "read:readme")) },
+		"denied":           func(d *daemontest.Daemon, _ *daemontest.Run) { d.Grant("worker", "read:readme", daemontest.Denying) },
+		"disabled":         func(d *daemontest.Daemon, _ *daemontest.Run) { d.SetEnabled("worker", false) },
+		"subject removed":  func(d *daemontest.Daemon, _ *daemontest.Run) { d.RemoveSubject("worker") },
+		"resource removed": func(d *daemontest.Daemon, _ *daemontest.Run) { d.Remove("readme") },
+		"tier raised":      func(d *daemontest.Daemon, _ *daemontest.Run) { setTier(d, "worker", "bound") },
+		"locked":           func(d *daemontest.Daemon, _ *daemontest.Run) { d.Lock() },
+		"run ended":        endRun(func(id string) string { return id }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := daemontest.Start(t)
+			d.Put("readme", "hello")
+			d.AddSubject("worker")
+			d.Grant("worker", "read:readme")
+			run := d.Open("worker")
+			busy, stop := make(chan struct{}), make(chan struct{})
+			var reading sync.WaitGroup
+			var once sync.Once
+			for range 4 {
+				reading.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+							run.Read("readme")
+							once.Do(func() { close(busy) })
+						}
+					}
+				})
 			}
-		}
-	}()
-	d.Revoke(grant)
-	revoked := d.Await(0, func(e verify.Entry) bool { return e.Kind == "op.intent" && e.Action == "grant.revoke" })
-	close(stop)
-	<-reading
-	for _, e := range d.Since(revoked.Seq, "acquire") {
-		if e.Decision == "allow" {
-			t.Errorf("entry %d releases after entry %d revoked", e.Seq, revoked.Seq)
-		}
+			<-busy
+			before := d.Seq()
+			take(d, run)
+			close(stop)
+			reading.Wait()
+			// In the log the right ends with the newest intent, or with the run.
+			taken := d.Since(before, "op.intent", "run.end")
+			if len(taken) == 0 {
+				t.Fatal("nothing was taken away")
+			}
+			for _, e := range d.Since(taken[len(taken)-1].Seq, "acquire") {
+				if e.Decision == "allow" {
+					t.Errorf("entry %d releases after entry %d took it away", e.Seq, taken[len(taken)-1].Seq)
+				}
+			}
+		})
 	}
 }
 

@@ -2,6 +2,7 @@ package daemontest
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -108,11 +109,25 @@ func (r *Run) Follow() *Watching {
 }
 
 // Next waits for the next event, in words: "list changed", "NAME updated",
-// "ended REASON", or "over REASON" when the stream broke off.
+// "ended REASON", "over REASON" when the stream broke off, or "no event".
 func (w *Watching) Next() string {
-	event, err := w.stream.Recv()
-	if err != nil {
-		return "over " + string(Reason(err))
+	type received struct {
+		event *brokerv1.WatchResponse
+		err   error
+	}
+	next := make(chan received, 1)
+	go func() {
+		event, err := w.stream.Recv()
+		next <- received{event, err}
+	}()
+	var event *brokerv1.WatchResponse
+	select {
+	case r := <-next:
+		if event = r.event; r.err != nil {
+			return "over " + string(Reason(r.err))
+		}
+	case <-time.After(Patience):
+		return "no event"
 	}
 	switch e := event.GetEvent().(type) {
 	case *brokerv1.WatchResponse_Ready:
