@@ -93,6 +93,9 @@ type shim struct {
 
 	greeted atomic.Bool // the client can be told of changes
 
+	wanted chan struct{} // closed by want
+	want   func()        // says that a run is needed
+
 	mu         sync.Mutex
 	told       map[wire.Reason]bool
 	subscribed map[string]int // by URI
@@ -109,11 +112,12 @@ func newShim(config Config) (*shim, error) {
 	s := &shim{
 		subject: config.Worker.Subject, version: config.Worker.Version, tickets: newTickets(),
 		contents: make(chan struct{}, maxContents), trouble: config.Trouble,
-		told: map[wire.Reason]bool{}, subscribed: map[string]int{},
+		told: map[wire.Reason]bool{}, subscribed: map[string]int{}, wanted: make(chan struct{}),
 	}
 	if s.trouble == nil {
 		s.trouble = func(wire.Reason, string) {}
 	}
+	s.want = sync.OnceFunc(func() { close(s.wanted) })
 	s.hurry, s.rush = context.WithCancel(context.Background())
 	var err error
 	if s.keeper, err = worker.NewKeeper(config.Worker, s.hear); err != nil {
@@ -140,6 +144,7 @@ func newShim(config Config) (*shim, error) {
 func (s *shim) serve(ctx context.Context, transport *stdio) error {
 	s.trimmer = time.AfterFunc(trimAfter, trim) // the start leaves something behind too
 	defer s.trimmer.Stop()
+	transport.spoke = s.want // agents wait for the first answer; it comes before we look for the daemon
 	session, err := s.server.Connect(context.WithoutCancel(ctx), transport, nil)
 	if err != nil {
 		return err
@@ -148,6 +153,10 @@ func (s *shim) serve(ctx context.Context, transport *stdio) error {
 	kept := make(chan struct{})
 	go func() {
 		defer close(kept)
+		select {
+		case <-s.wanted:
+		case <-keeping.Done():
+		}
 		s.keeper.Keep(keeping)
 	}()
 	ended := make(chan error, 1)

@@ -44,6 +44,7 @@ const methodInitialized = "notifications/initialized"
 type stdio struct {
 	lines   *lineReader
 	tickets *tickets
+	spoke   func() // called after each answer to a call; nil: nobody cares
 
 	incoming chan *jsonrpc.Request
 	drained  chan struct{} // closed when nothing more will come
@@ -306,6 +307,9 @@ func (s *stdio) respond(r *jsonrpc.Response) error {
 		return nil // an answer to nobody
 	}
 	defer s.answered(c)
+	if s.spoke != nil {
+		defer s.spoke()
+	}
 	return s.writeLine(func(out *bufio.Writer) error {
 		out.WriteString(`{"jsonrpc":"2.0","id":`) // the first error of a bufio.Writer is kept
 		out.Write(c.theirs)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -21,9 +22,14 @@ import (
 	"subjectbroker/worker/client"
 )
 
-// gcPercent keeps the heap of a process small that is started once for each
-// subject and mostly waits; a document in flight is allocated and gone.
-const gcPercent = 50
+// A process that is started once for each subject and mostly waits should be
+// small: a little heap (a document in flight is allocated and gone) and one
+// processor, so that a call passes from one goroutine to the next without
+// waking threads.
+const (
+	gcPercent  = 50
+	processors = 1
+)
 
 func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -63,6 +69,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 // serve speaks MCP until the input ends or a signal comes; both are a good end.
 func serve(ctx context.Context, config worker.Config, name string, stdin io.Reader, stdout, stderr io.Writer) int {
 	debug.SetGCPercent(gcPercent)
+	runtime.GOMAXPROCS(processors)
+	stdin, restore := waiting(stdin)
+	defer restore()
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // a client that has gone is an error of write, not the end of us in the middle

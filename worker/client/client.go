@@ -78,7 +78,7 @@ func connect(ctx context.Context, places Places, socket string) (*grpc.ClientCon
 	if err != nil {
 		return nil, err
 	}
-	once := &single{conn: checked}
+	once := &single{conn: checked, taken: make(chan struct{})}
 	conn, err := grpc.NewClient("passthrough:///subject-broker",
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // the kernel keeps others off a Unix socket
 		grpc.WithContextDialer(once.dial),
@@ -96,13 +96,21 @@ func connect(ctx context.Context, places Places, socket string) (*grpc.ClientCon
 		return nil, &wire.Error{Reason: wire.InternalError, Message: err.Error()}
 	}
 	conn.Connect()
-	return conn, nil
+	select {
+	case <-once.taken: // from here on it is closed with conn
+		return conn, nil
+	case <-ctx.Done():
+		conn.Close()
+		once.close()
+		return nil, unavailable(socket, ctx.Err())
+	}
 }
 
 // single is a dialer that has one connection to give.
 type single struct {
-	mu   sync.Mutex
-	conn net.Conn
+	mu    sync.Mutex
+	conn  net.Conn
+	taken chan struct{} // closed when the connection was given
 }
 
 func (s *single) dial(context.Context, string) (net.Conn, error) {
@@ -113,7 +121,18 @@ func (s *single) dial(context.Context, string) (net.Conn, error) {
 	}
 	conn := s.conn
 	s.conn = nil
+	close(s.taken)
 	return conn, nil
+}
+
+// close closes the connection if nobody has taken it.
+func (s *single) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn != nil {
+		s.conn.Close()
+		s.conn = nil
+	}
 }
 
 // below says whether path lies in dir or under it; both are absolute and clean.

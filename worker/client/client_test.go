@@ -3,11 +3,13 @@ package client_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -212,6 +214,40 @@ func TestCancelled(t *testing.T) {
 	if _, err := client.Broker(ctx, h.Places); wire.FromError(err).Reason != wire.BrokerUnavailable {
 		t.Errorf("got %v", err)
 	}
+}
+
+// However early it ends, no connection is left open behind it.
+func TestNoConnectionIsLeft(t *testing.T) {
+	h := newHouse(t)
+	var open sync.WaitGroup
+	accepting := make(chan struct{})
+	go func() {
+		defer close(accepting)
+		for {
+			conn, err := h.listener.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() {
+				_, _ = io.Copy(io.Discard, conn)
+				conn.Close()
+			})
+		}
+	}()
+	for i := range 200 {
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			time.Sleep(time.Duration(i) * time.Microsecond)
+			cancel()
+		}()
+		if conn, err := client.Broker(ctx, h.Places); err == nil {
+			conn.Close()
+		}
+		cancel()
+	}
+	h.listener.Close()
+	<-accepting
+	open.Wait()
 }
 
 func TestResolvePlaces(t *testing.T) {
