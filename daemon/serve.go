@@ -126,6 +126,9 @@ func (d *Daemon) caught(ctx context.Context, method string, err *error) {
 	}
 	d.logger.Error("panic in a handler", "method", method, "type", fmt.Sprintf("%T", value), "stack", string(debug.Stack()))
 	*err = wire.Deny(wire.InternalError)
+	if exempt(method) {
+		return
+	}
 	if recordErr := d.account(ctx, method, *err); recordErr != nil {
 		*err = recordErr
 	}

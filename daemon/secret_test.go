@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+)
+
+// A panic is told by type and stack; its value may be content.
+func TestPanicsAreToldWithoutTheirValue(t *testing.T) {
+	var messages bytes.Buffer
+	d := &Daemon{logger: slog.New(slog.NewJSONHandler(&messages, nil))}
+	const status = "/subjectbroker.operator.v1.OperatorService/Status" // which needs no entry
+	_, err := d.recoverUnary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: status}, func(context.Context, any) (any, error) {
+		panic("MARKER")
+	})
+	if e := wire.FromError(err); e.Reason != wire.InternalError || strings.Contains(err.Error(), "MARKER") {
+		t.Errorf("got %v", err)
+	}
+	if said := messages.String(); strings.Contains(said, "MARKER") || !strings.Contains(said, `"type":"string"`) || !strings.Contains(said, "secret_test.go") {
+		t.Errorf("it says %s", said)
+	}
+}
+
+// Content is cleared once it is on its way, and so are the buffers it was in.
+func TestContentIsWiped(t *testing.T) {
+	codec := wipingCodec{encoding.GetCodecV2(proto.Name)}
+	for _, m := range []interface{ GetContent() []byte }{
+		&brokerv1.AcquireResponse{Content: []byte("MARKER")}, &operatorv1.GetSecretResponse{Content: []byte("MARKER")},
+	} {
+		content := m.GetContent()
+		out, err := codec.Marshal(m)
+		if err != nil || !bytes.Contains(out.Materialize(), []byte("MARKER")) {
+			t.Errorf("%T: marshalled as %q, %v", m, out.Materialize(), err)
+		}
+		if bytes.Contains(content, []byte("MARKER")) {
+			t.Errorf("%T: the content stays in memory", m)
+		}
+	}
+	buffer := []byte("MARKER and more")[:6]
+	wipingPool{mem.NopBufferPool{}}.Put(&buffer)
+	if bytes.ContainsFunc(buffer[:cap(buffer)], func(r rune) bool { return r != 0 }) {
+		t.Errorf("the buffer holds %q", buffer[:cap(buffer)])
+	}
+}
+
+func TestCheckEnv(t *testing.T) {
+	for _, tc := range []struct {
+		environ string
+		refused bool
+	}{
+		{"PATH=/bin HOME=/root", false}, {"SB_HOME=/h SB_SOCKET=/s", false}, {"SB_TOKEN=x", true}, {"SB_=", true}, {"SB_HOME2=x", true},
+		{"SBX=1", false}, {"sb_token=x", false}, {"XSB_TOKEN=x", false},
+	} {
+		err := CheckEnv(strings.Fields(tc.environ))
+		if (err != nil) != tc.refused || err != nil && wire.Exit(asFault(err).Code) != wire.ExitUsage {
+			t.Errorf("%s: %v", tc.environ, err)
+		}
+	}
+}
+
+func TestCleanEnv(t *testing.T) {
+	got, changed := CleanEnv([]string{"PATH=/bin", "GODEBUG=http2debug=2", "GRPC_TRACE=all", "GRPC_GO_LOG_SEVERITY_LEVEL=info", "GOTRACEBACK=crash", "LD_PRELOAD=x.so", "HOME=/h"})
+	if !changed || strings.Join(got, " ") != "PATH=/bin HOME=/h" {
+		t.Errorf("got %v, %v", got, changed)
+	}
+	if _, changed := CleanEnv([]string{"PATH=/bin", "LDFLAGS=x", "GOFLAGS=x"}); changed {
+		t.Error("harmless variables went")
+	}
+}
