@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -17,7 +18,11 @@ const (
 	bucketSubjects = "subjects"
 	bucketGrants   = "grants"
 	bucketRevoked  = "revoked"
+	bucketDaemon   = "daemon"
 )
+
+// rowLocked is there while the operator keeps the vault locked.
+const rowLocked = "locked"
 
 // load reads what is in force from the vault. uses counts how often grants were
 // used; the state keeps it.
@@ -44,6 +49,12 @@ func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 			}
 			return st.set.PutGrant(g)
 		}); err != nil {
+			return err
+		}
+		switch _, err := tx.Get(bucketDaemon, rowLocked); {
+		case err == nil:
+			st.marked = true
+		case !errors.Is(err, vault.ErrNotFound):
 			return err
 		}
 		return tx.Each(bucketRevoked, func(id string, row []byte) error {

@@ -209,7 +209,7 @@ func (d *Daemon) recoverVault() {
 	defer d.changing.mu.Unlock()
 	err := d.vault.Reopen()
 	if err == nil && !d.vault.Locked() && d.locking.waitsForRecovery() {
-		err = d.enter()
+		err = d.enter(false)
 	}
 	switch {
 	case err == nil:

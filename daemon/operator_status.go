@@ -77,8 +77,8 @@ func (o operator) ConfirmClock(ctx context.Context, _ *operatorv1.ConfirmClockRe
 }
 
 // Lock wipes keys and policy.
-func (o operator) Lock(context.Context, *operatorv1.LockRequest) (*operatorv1.LockResponse, error) {
-	if err := o.d.lock("locked by the operator"); err != nil {
+func (o operator) Lock(ctx context.Context, _ *operatorv1.LockRequest) (*operatorv1.LockResponse, error) {
+	if err := o.d.lock(ctx, *o.entry(ctx, kindVaultLock), "locked by the operator"); err != nil {
 		return nil, err
 	}
 	return &operatorv1.LockResponse{}, nil
@@ -86,7 +86,8 @@ func (o operator) Lock(context.Context, *operatorv1.LockRequest) (*operatorv1.Lo
 
 // Unlock asks the recorded key source.
 func (o operator) Unlock(ctx context.Context, _ *operatorv1.UnlockRequest) (*operatorv1.UnlockResponse, error) {
-	if err := o.d.unlock(ctx); err != nil {
+	e := o.entry(ctx, kindVaultUnlock)
+	if err := o.d.unlock(ctx, e); err != nil {
 		f := asFault(err)
 		o.d.logger.Warn("unlocking", "code", f.Code, "error", f.Err)
 		return nil, &wire.Error{Reason: f.Code, Message: f.Err.Error()}
@@ -131,7 +132,7 @@ func (o operator) Panic(ctx context.Context, _ *operatorv1.PanicRequest) (*opera
 	if err != nil && refusal(err).Reason == wire.VaultLocked {
 		err = nil // locked already, so nothing is served; the subjects stay as they are
 	}
-	err = errors.Join(err, d.lock("locked by panic"))
+	err = errors.Join(err, d.lock(ctx, *o.entry(ctx, kindVaultLock), "locked by panic"))
 	accountFor(ctx)
 	if log := d.log(); log != nil {
 		if _, noteErr := log.RecordOperator(ctx, *o.entry(ctx, kindOperatorPanic)); noteErr != nil {

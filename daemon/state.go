@@ -13,6 +13,7 @@ import (
 // unlock and dropped at lock; a decision never touches the disk.
 type state struct {
 	open    bool // read from the vault; fixed
+	marked  bool // the operator had locked the vault; fixed
 	mu      sync.RWMutex
 	set     *grants.Set
 	catalog map[string]facts

@@ -116,7 +116,10 @@ func (d *Daemon) openVault(ctx context.Context, cfg Config, settings fileConfig)
 		return err
 	}
 	d.keys = keys
-	err = d.unlock(ctx)
+	err = d.unlock(ctx, nil)
+	if errors.Is(err, errStaysLocked) {
+		return nil
+	}
 	if errors.Is(err, vault.ErrKeyNotAnswering) && (cfg.WaitKey || os.Getenv("NOTIFY_SOCKET") != "") {
 		d.locking.set(lockedWaiting, err.Error())
 		d.logger.Warn("starting locked: the key source does not answer", "source", keys.Kind())
@@ -148,7 +151,7 @@ func (d *Daemon) createVault(ctx context.Context, cfg Config, settings fileConfi
 	if d.vault, err = vault.Create(ctx, config); err != nil {
 		return err
 	}
-	return d.enter()
+	return d.enter(false)
 }
 
 // sourceOf is the key source of a kind.
@@ -163,8 +166,10 @@ func sourceOf(kind, home string, child keysource.Command) (vault.KeySource, erro
 }
 
 // unlock fetches the key, verifies everything and puts it in force. Concurrent
-// calls make one attempt at a time.
-func (d *Daemon) unlock(ctx context.Context) error {
+// calls make one attempt at a time. A vault that the operator locked, in this
+// life of the daemon or before, opens only by the operator, whose entry is then
+// given; else errStaysLocked.
+func (d *Daemon) unlock(ctx context.Context, operator *audit.Entry) error {
 	d.unlocking.Lock()
 	defer d.unlocking.Unlock()
 	if !d.locked() {
@@ -180,18 +185,45 @@ func (d *Daemon) unlock(ctx context.Context) error {
 	defer d.changing.mu.Unlock()
 	err := fmt.Errorf("%w again while the key was fetched", vault.ErrLocked)
 	if d.locking.byOperator() == locks {
-		err = d.enter()
+		err = d.enter(operator != nil)
+	}
+	if err == nil && d.state().marked {
+		err = d.mark(ctx, *operator, false)
 	}
 	if err != nil {
+		d.current.Store(newState())
 		d.vault.Lock()
 	}
 	return err
 }
 
+// errStaysLocked: the operator locked the vault before the daemon was started.
+var errStaysLocked = fmt.Errorf("%w by the operator, before sbd was started", vault.ErrLocked)
+
+// mark remembers in the vault that the operator has locked it, or that no more,
+// so that a restart opens nothing. The caller holds changing.mu.
+func (d *Daemon) mark(ctx context.Context, e audit.Entry, locked bool) error {
+	if err := d.settle(); err != nil {
+		return err
+	}
+	j := &journal{ctx: ctx, d: d, change: change{effects: []*audit.Entry{&e}}, st: d.state()}
+	err := d.vault.Mutate(j, func(tx *vault.Tx) error {
+		if locked {
+			return tx.Put(bucketDaemon, rowLocked, []byte{1})
+		}
+		return tx.Delete(bucketDaemon, rowLocked)
+	})
+	if err != nil {
+		return d.unmutate(j, err)
+	}
+	return nil
+}
+
 // enter goes from an unlocked vault to serving: log, reconciliation, state.
 // Until it has returned, the vault still counts as locked. The caller holds
-// changing.mu, or nothing else runs yet.
-func (d *Daemon) enter() error {
+// changing.mu, or nothing else runs yet. Unless the operator asked for it, a
+// vault that the operator has locked is not entered: errStaysLocked.
+func (d *Daemon) enter(operator bool) error {
 	starting := d.log() == nil
 	if err := d.openLog(); err != nil {
 		return err
@@ -206,6 +238,10 @@ func (d *Daemon) enter() error {
 	st, err := load(d.vault, uses)
 	if err != nil {
 		return err
+	}
+	if st.marked && !operator {
+		d.locking.set(lockedByOperator, "locked by the operator, before sbd was started")
+		return errStaysLocked
 	}
 	key, err := d.vault.CorrelationKey()
 	if err != nil {
@@ -284,7 +320,7 @@ func (d *Daemon) retryUnlock(ctx context.Context) {
 		if !d.locking.waiting() {
 			return
 		}
-		err := d.unlock(ctx)
+		err := d.unlock(ctx, nil)
 		switch {
 		case err == nil:
 			d.logger.Info("unlocked: the key source answered")
@@ -300,7 +336,7 @@ func (d *Daemon) retryUnlock(ctx context.Context) {
 
 // lock wipes keys and policy and ends every run. The log stays open, so that
 // refusals while locked are entries.
-func (d *Daemon) lock(reason string) error {
+func (d *Daemon) lock(ctx context.Context, e audit.Entry, reason string) error {
 	// Nothing is in force from here on, whatever the disk does to what follows.
 	d.locking.set(lockedByOperator, reason)
 	d.current.Store(newState())
@@ -309,6 +345,9 @@ func (d *Daemon) lock(reason string) error {
 	defer d.changing.mu.Unlock()
 	if o := d.changing.owed; o != nil {
 		o.permit = nil // the vault has it, and is read again at the unlock
+	}
+	if !d.vault.Locked() {
+		err = errors.Join(err, d.mark(ctx, e, true))
 	}
 	d.vault.Lock()
 	return err
