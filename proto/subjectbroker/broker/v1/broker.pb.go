@@ -2,9 +2,10 @@
 // of the daemon over the broker socket. Nothing here administers anything; the
 // operator's verbs are another package on another socket.
 //
-// Errors. Every refusal is a gRPC status that carries one
+// Errors. Every refusal of ours is a gRPC status that carries one
 // google.rpc.ErrorInfo{domain: "subject-broker", reason: R}, R from the closed
-// list of public reason codes. A denial tells nothing more: unknown, forbidden,
+// list of public reason codes; only a message that is too large or does not
+// parse is refused by gRPC itself, without one. A denial tells nothing more: unknown, forbidden,
 // expired and exhausted are the same bytes.
 //
 // Runs. The first call on a connection is OpenRun. Its answer names a run; the
