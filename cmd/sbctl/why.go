@@ -55,11 +55,30 @@ func (c whyCmd) Run(ctx context.Context, a *app) error {
 			return a.explainDenial(ctx, doing, d)
 		}
 	}
-	a.done("nothing was denied")
+	a.done("%s", a.nothingDenied(ctx, doing, c.Subject))
 	if a.out.Format == ui.JSON {
 		return a.out.Object(ui.Object{Value: struct{}{}})
 	}
 	return nil
+}
+
+// nothingDenied says that there is no denial, and that subject, when there is
+// one, does not exist.
+func (a *app) nothingDenied(ctx context.Context, doing, subject string) string {
+	const nothing = "nothing was denied"
+	if subject == "" {
+		return nothing
+	}
+	subjects, err := a.subjects(ctx, doing)
+	if err != nil {
+		return nothing // what was asked for is answered all the same
+	}
+	for _, s := range subjects {
+		if s.GetName() == subject {
+			return nothing
+		}
+	}
+	return fmt.Sprintf("%s, and no subject is named %s", nothing, subject)
 }
 
 func (a *app) explainDenial(ctx context.Context, doing string, d *operatorv1.DenialGroup) error {
@@ -112,7 +131,17 @@ func (a *app) whyFields(d *operatorv1.DenialGroup, view whyView) []ui.Field {
 // judgeNow is the decision that the same request would get now, and empty when
 // the daemon cannot judge it.
 func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.DenialGroup) string {
-	if _, ok := known.subjects[d.GetSubject()]; !ok || d.GetCapability() == "" || d.GetReasonCode() != string(wire.AccessDenied) {
+	if _, ok := known.subjects[d.GetSubject()]; !ok || d.GetCapability() == "" {
+		return ""
+	}
+	switch wire.Reason(d.GetReasonCode()) {
+	case wire.AccessDenied:
+	case wire.ResourceChanged: // the evaluator does not look at files
+		files, err := a.checkFiles(ctx, "", []string{resourceOf(d.GetCapability())})
+		if err != nil || len(files) != 1 || files[0].GetState() != fileOK {
+			return ""
+		}
+	default:
 		return "" // what was refused for the state of things is not judged by the evaluator
 	}
 	got, err := call(ctx, a, "", &operatorv1.ExplainRequest{Subject: d.GetSubject(), Capability: d.GetCapability()}, operatorv1.OperatorServiceClient.Explain)
@@ -167,11 +196,17 @@ func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, co
 	resource := resourceOf(capability)
 	switch cause(d.GetCause()) {
 	case causeUnknownSubject:
+		if k.subjects[subject] != nil {
+			return "", nil // mended since
+		}
 		if near, ok := nearest.Name(subject, k.subjectNames); ok && near != subject {
 			return near, [][]string{{"subject", "add", subject}}
 		}
 		return "", [][]string{{"subject", "add", subject}}
 	case causeSubjectDisabled:
+		if k.subjects[subject].GetEnabled() {
+			return "", nil // mended since
+		}
 		return "", [][]string{{"subject", "enable", subject}}
 	case causeUnknownResource:
 		near, _ := nearest.Name(resource, k.resourceNames)
@@ -226,7 +261,7 @@ func (k *knowledge) mendState(d *operatorv1.DenialGroup) [][]string {
 	case wire.ResourceTooLarge, wire.ResourceEncodingInvalid:
 		return [][]string{{"resource", "show", resource}}
 	case wire.VaultLocked:
-		return [][]string{{"unlock"}}
+		return nil // mended since: what k knows, an unlocked vault told
 	case wire.AuditFailed, wire.IntegrityFailed, wire.PolicyUnavailable, wire.InternalError:
 		return [][]string{{"status"}}
 	case wire.RunEnded, wire.RateLimited:
