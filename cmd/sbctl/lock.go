@@ -77,6 +77,11 @@ func (panicCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	again := []string{a.paste("unlock")}
+	for _, subject := range got.GetSubjects() {
+		again = append(again, a.paste("subject", "enable", subject))
+	}
+	a.done("to take it back: %s", strings.Join(again, " && "))
 	return a.out.Object(ui.Object{
 		ID: "locked",
 		Fields: []ui.Field{
