@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -58,6 +59,11 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	probes = append(probes, a.probeService(ctx)...)
 	probes = append(probes, a.probeDaemon(ctx)...)
 	probes = append(probes, a.probeAgents(ctx)...)
+	for i := range probes {
+		if probes[i].Fix == startService && slices.Contains(probes, noService) {
+			probes[i].Fix = "sbctl service install" // what is not installed does not start
+		}
+	}
 	list := ui.List{Head: []string{"PROBE", "RESULT", "FOUND", "FIX"}, Items: probes}
 	failed := false
 	for _, p := range probes {

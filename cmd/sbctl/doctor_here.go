@@ -20,7 +20,7 @@ func probeHome(home string) []probe {
 	info, err := os.Lstat(home)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return []probe{{"home", probeWarn, home + " does not exist: the daemon makes it when it starts", "sbctl service start"}}
+		return []probe{{"home", probeWarn, home + " does not exist: the daemon makes it when it starts", startService}}
 	case err != nil:
 		return []probe{{"home", probeFail, err.Error(), ""}}
 	case !info.IsDir():
@@ -60,6 +60,8 @@ func probeFile(path string) (p probe, found bool) {
 	return probe{}, false
 }
 
+var noService = passed("service", "not installed: the daemon runs as long as whoever starts it lets it")
+
 // probeService asks the service manager. Running without one is no fault.
 func (a *app) probeService(ctx context.Context) []probe {
 	config, err := a.serviceConfig()
@@ -71,7 +73,7 @@ func (a *app) probeService(ctx context.Context) []probe {
 	case err != nil:
 		return []probe{{"service", probeWarn, err.Error(), ""}}
 	case !s.Installed:
-		return []probe{passed("service", "not installed: the daemon runs as long as whoever starts it lets it")}
+		return []probe{noService}
 	case s.State == "failed":
 		return []probe{{"service", probeFail, "failed", "sbctl service logs"}}
 	case len(s.Warnings) > 0:

@@ -100,6 +100,8 @@ func words(e *wire.Error) string {
 	return text
 }
 
+const startService = "sbctl service start"
+
 // hintFor is the command that mends e: the daemon's word, or else what every
 // failure of that kind needs.
 func hintFor(e *wire.Error) string {
@@ -108,7 +110,7 @@ func hintFor(e *wire.Error) string {
 	}
 	switch e.Reason {
 	case wire.BrokerUnavailable:
-		return "sbctl service start"
+		return startService
 	case wire.VaultLocked:
 		return "sbctl unlock"
 	case wire.AuditFailed, wire.IntegrityFailed, wire.PolicyUnavailable:
