@@ -100,15 +100,19 @@ func (c resourceRepinCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	list := ui.List{Head: []string{"NAME", "WAS", "IS", "SHA256 WAS", "SHA256 IS"}}
-	views := []repinView{}
+	views, none := []repinView{}, "no file has changed"
 	for _, f := range files {
 		if c.Changed && f.GetState() != fileChanged {
+			if f.GetState() != fileOK {
+				a.done("%s is left as it is: %s", f.GetName(), f.GetDetail())
+				none = "nothing was repinned"
+			}
 			continue
 		}
 		if f.GetCurrentSha256() == "" {
 			return &failure{
 				code: wire.ResourceChanged, doing: "repinning " + f.GetName(), exit: wire.ExitFailed,
-				what: fmt.Sprintf("the file is %s: %s", f.GetState(), f.GetDetail()), hint: "sbctl resource status " + f.GetName(),
+				what: f.GetDetail(), hint: "sbctl resource status " + f.GetName(),
 			}
 		}
 		got, err := call(ctx, a, "repinning "+f.GetName(),
@@ -128,7 +132,7 @@ func (c resourceRepinCmd) Run(ctx context.Context, a *app) error {
 		return a.out.Object(ui.Object{ID: list.IDs[0], Fields: repinFields(views[0]), Value: views[0]})
 	}
 	list.Items = views
-	return a.list(list, "no file has changed")
+	return a.list(list, none)
 }
 
 func repinFields(v repinView) []ui.Field {
