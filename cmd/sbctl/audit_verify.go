@@ -145,9 +145,11 @@ func verifyObject(dir string, report *verify.Report) ui.Object {
 	fields := []ui.Field{
 		{Name: "result", Value: report.String()},
 		{Name: "genesis", Value: report.Genesis},
-		{Name: "head", Value: fmt.Sprintf("%d:%s", report.Last.Seq, report.Last.Hash)},
-		{Name: "signatures", Value: fmt.Sprintf("%d checked", report.Signatures)},
 	}
+	if report.Last.Hash != "" { // a log with a fault has no head to keep
+		fields = append(fields, ui.Field{Name: "head", Value: fmt.Sprintf("%d:%s", report.Last.Seq, report.Last.Hash)})
+	}
+	fields = append(fields, ui.Field{Name: "signatures", Value: fmt.Sprintf("%d checked", report.Signatures)})
 	for _, note := range report.Notes {
 		fields = append(fields, ui.Field{Name: "note", Value: note})
 	}

@@ -68,7 +68,7 @@ func (c policyLintCmd) Run(a *app) error {
 	}
 	add("warning", warnings)
 	list.Items = views
-	if err := a.out.List(list); err != nil {
+	if err := a.list(list, "nothing is wrong"); err != nil {
 		return err
 	}
 	if isRefused {
