@@ -88,7 +88,7 @@ func (d *Daemon) rotate() {
 		d.logger.Error("rotating the log", "error", err)
 		return
 	}
-	d.logger.Info("the log's segment was closed", "segment", log.Head().Segment)
+	d.logger.Info("the log goes on in another segment", "segment", log.Head().Segment)
 }
 
 // suppressed accounts for the requests that were refused over budget.

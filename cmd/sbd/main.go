@@ -227,18 +227,12 @@ func failed(stderr io.Writer, err error) int {
 	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	fmt.Fprintf(stderr, "sbd: %s\n", line)
 	if f, ok := errors.AsType[*daemon.Fault](err); ok {
-		if hint, known := hints[f.Code]; known {
-			fmt.Fprintf(stderr, "hint: %s\n", hint)
+		if f.Code == wire.AlreadyRunning {
+			fmt.Fprintln(stderr, "hint: sbctl status")
 		}
 		return wire.Exit(f.Code)
 	}
 	return wire.ExitFailed
-}
-
-// hints name a command that helps with a start-up code.
-var hints = map[wire.Reason]string{
-	wire.AlreadyRunning: "sbctl status",
-	wire.AuditDamaged:   "sbctl audit verify <home>/audit",
 }
 
 func misused(stderr io.Writer, err error) int {
