@@ -47,7 +47,7 @@ func TestLockAndUnlock(t *testing.T) {
 	d.Unlock() // again changes nothing
 	d.Lock()
 	d.Restart()
-	d.Unlock() //nolint:staticcheck // it is no mutex
+	d.Unlock()
 	equal(t, "after a restart", d.Open("worker").Refused("readme"), wire.Allowed)
 }
 
