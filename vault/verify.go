@@ -65,22 +65,12 @@ func (v *Vault) Verify(contents bool, progress func(done, total int)) error {
 	if progress == nil {
 		progress = func(int, int) {}
 	}
-	v.life.RLock()
-	defer v.life.RUnlock()
-	if err := v.open(); err != nil {
-		return err
-	}
-	rows, err := v.store.begin(false)
-	if err != nil {
-		return v.faulty(err)
-	}
-	defer rows.rollback()
-	tx := v.newTx(rows, false)
-	defer tx.end()
-	if err := v.verify(tx, contents, progress); err != nil {
-		return fmt.Errorf("verifying vault: %w", err)
-	}
-	return nil
+	return v.View(func(tx *Tx) error {
+		if err := v.verify(tx, contents, progress); err != nil {
+			return fmt.Errorf("verifying vault: %w", err)
+		}
+		return nil
+	})
 }
 
 func (v *Vault) verify(tx *Tx, contents bool, progress func(done, total int)) error {
