@@ -256,7 +256,7 @@ func (d *Daemon) openContent(name string, n uint32) func(*opened) error {
 				return err
 			}
 			var version vault.Version
-			out.content, version, err = tx.Content(name, n)
+			out.content, version, err = tx.ContentOf(record, n)
 			out.kind, out.version = record.Kind, version.N
 			return err
 		})

@@ -98,7 +98,7 @@ func (t *Tx) Revert(name string, n uint32) (Record, error) {
 	if n == 0 {
 		return Record{}, fmt.Errorf("%s: %w: there is no version 0", name, ErrNoContent)
 	}
-	content, _, err := t.content(&rec, n)
+	content, _, err := t.ContentOf(rec, n)
 	if err != nil {
 		return Record{}, err
 	}
@@ -145,10 +145,12 @@ func (t *Tx) Content(name string, version uint32) (Secret, Version, error) {
 	if err != nil {
 		return nil, Version{}, err
 	}
-	return t.content(&rec, version)
+	return t.ContentOf(rec, version)
 }
 
-func (t *Tx) content(rec *Record, n uint32) (Secret, Version, error) {
+// ContentOf is Content for a record that this transaction returned, which is
+// not opened again.
+func (t *Tx) ContentOf(rec Record, n uint32) (Secret, Version, error) {
 	ver, ok := rec.version(n)
 	if !ok {
 		return nil, Version{}, fmt.Errorf("%s: %w", rec.Name, ErrNoContent)
