@@ -45,8 +45,7 @@ func probePeer() *operatorv1.Probe {
 	}
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
-	const soPeerPIDFD = 77
-	fd, err := unix.GetsockoptInt(fds[0], unix.SOL_SOCKET, soPeerPIDFD)
+	fd, err := unix.GetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 	if err != nil {
 		p.Status, p.Summary = "warn", "this kernel has no SO_PEERPIDFD: processes are told apart by pid and start time"
 		return p

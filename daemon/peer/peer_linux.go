@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// soPeerPIDFD is SO_PEERPIDFD (Linux 6.5).
-const soPeerPIDFD = 77
-
 // process tells liveness by a pidfd.
 type process struct{ pidfd int }
 
@@ -42,7 +39,7 @@ func (p *Peer) identify(conn *net.UnixConn) error {
 	pidfd := -1
 	err = raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		pidfd, fdErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soPeerPIDFD)
+		pidfd, fdErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD) // Linux 6.5
 	})
 	if err = errors.Join(err, credErr); err != nil {
 		return err
