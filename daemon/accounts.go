@@ -40,6 +40,15 @@ var calls = map[string]call{
 	operatorv1.OperatorService_Lock_FullMethodName:           {kindVaultLock, "lock"},
 	operatorv1.OperatorService_Unlock_FullMethodName:         {kindVaultUnlock, "unlock"},
 	operatorv1.OperatorService_Panic_FullMethodName:          {kindOperatorPanic, "panic"},
+	operatorv1.OperatorService_ShowKeys_FullMethodName:       {kindOperatorRead, "show-keys"},
+	operatorv1.OperatorService_RotateKey_FullMethodName:      {kindKeyRotate, "rotate-key"},
+	operatorv1.OperatorService_Rekey_FullMethodName:          {kindKeyRekey, "rekey"},
+	operatorv1.OperatorService_AddSlot_FullMethodName:        {kindKeySlotAdd, "add-slot"},
+	operatorv1.OperatorService_TestSlot_FullMethodName:       {kindKeySlotTest, "test-slot"},
+	operatorv1.OperatorService_RemoveSlot_FullMethodName:     {kindKeySlotRemove, "remove-slot"},
+	operatorv1.OperatorService_Backup_FullMethodName:         {kindVaultBackup, "backup"},
+	operatorv1.OperatorService_VerifyBackup_FullMethodName:   {kindOperatorRead, "verify-backup"},
+	operatorv1.OperatorService_ListBackups_FullMethodName:    {kindOperatorRead, "list-backups"},
 	operatorv1.OperatorService_PutSecret_FullMethodName:      {kindResourcePut, "put-secret"},
 	operatorv1.OperatorService_GetSecret_FullMethodName:      {kindResourceGet, "get-secret"},
 	operatorv1.OperatorService_RevertSecret_FullMethodName:   {kindResourceRevert, "revert-secret"},
@@ -65,6 +74,7 @@ var calls = map[string]call{
 	operatorv1.OperatorService_AuditHead_FullMethodName:      {kindOperatorRead, "audit-head"},
 	operatorv1.OperatorService_ReadAudit_FullMethodName:      {kindOperatorRead, "read-audit"},
 	operatorv1.OperatorService_ListDenials_FullMethodName:    {kindOperatorRead, "list-denials"},
+	operatorv1.OperatorService_PruneAudit_FullMethodName:     {kindOperatorPrune, "prune-audit"},
 }
 
 // exempt reports whether an RPC writes no entry: status, health, reflection.

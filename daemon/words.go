@@ -9,6 +9,16 @@ const (
 	kindVaultClose  audit.Kind = "vault.close"
 	kindVaultLock   audit.Kind = "vault.lock"
 	kindVaultUnlock audit.Kind = "vault.unlock"
+	kindVaultBackup audit.Kind = "vault.backup"
+	kindVaultAccept audit.Kind = "vault.accept"
+	kindVaultPurge  audit.Kind = "vault.purge"
+
+	kindKeyRotate     audit.Kind = "key.rotate"
+	kindKeyRewrap     audit.Kind = "key.rewrap"
+	kindKeyRekey      audit.Kind = "key.rekey"
+	kindKeySlotAdd    audit.Kind = "key.slot_add"
+	kindKeySlotTest   audit.Kind = "key.slot_test"
+	kindKeySlotRemove audit.Kind = "key.slot_remove"
 
 	kindRunOpen   audit.Kind = "run.open"
 	kindRunEnd    audit.Kind = "run.end"
@@ -42,6 +52,7 @@ const (
 	kindOperatorPanic  audit.Kind = "operator.panic"
 	kindOperatorApply  audit.Kind = "operator.apply"
 	kindOperatorExport audit.Kind = "operator.export"
+	kindOperatorPrune  audit.Kind = "operator.prune"
 	kindOperatorRefuse audit.Kind = "operator.refuse"
 )
 

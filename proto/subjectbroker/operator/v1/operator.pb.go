@@ -122,7 +122,16 @@ type StatusResponse struct {
 	// Platform of the daemon as GOOS/GOARCH.
 	Platform string `protobuf:"bytes,24,opt,name=platform,proto3" json:"platform,omitempty"`
 	// Probes that the daemon made of its own process, for doctor.
-	Probes        []*Probe `protobuf:"bytes,25,rep,name=probes,proto3" json:"probes,omitempty"`
+	Probes []*Probe `protobuf:"bytes,25,rep,name=probes,proto3" json:"probes,omitempty"`
+	// Slots of the vault, in the order in which they are tried; readable while locked.
+	Slots []*KeySlot `protobuf:"bytes,26,rep,name=slots,proto3" json:"slots,omitempty"`
+	// Rows that still have to be rewrapped after a rotate; 0 when none.
+	RewrapLeft uint64 `protobuf:"varint,27,opt,name=rewrap_left,json=rewrapLeft,proto3" json:"rewrap_left,omitempty"`
+	// Why the head could not be kept outside the home, in words; empty when it
+	// could, or when neither headFile nor headCommand is configured.
+	HeadCause string `protobuf:"bytes,28,opt,name=head_cause,json=headCause,proto3" json:"head_cause,omitempty"`
+	// Newest sequence number that is kept outside the home; 0: none.
+	HeadSeq       uint64 `protobuf:"varint,29,opt,name=head_seq,json=headSeq,proto3" json:"head_seq,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -332,6 +341,89 @@ func (x *StatusResponse) GetProbes() []*Probe {
 	return nil
 }
 
+func (x *StatusResponse) GetSlots() []*KeySlot {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetRewrapLeft() uint64 {
+	if x != nil {
+		return x.RewrapLeft
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetHeadCause() string {
+	if x != nil {
+		return x.HeadCause
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetHeadSeq() uint64 {
+	if x != nil {
+		return x.HeadSeq
+	}
+	return 0
+}
+
+// KeySlot is one way to the root key.
+type KeySlot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name in the vault: N.KIND.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// keychain, file, passphrase or recovery.
+	Kind          string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeySlot) Reset() {
+	*x = KeySlot{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeySlot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeySlot) ProtoMessage() {}
+
+func (x *KeySlot) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeySlot.ProtoReflect.Descriptor instead.
+func (*KeySlot) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *KeySlot) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *KeySlot) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
 // Probe is one thing that was tried and what came of it.
 type Probe struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -349,7 +441,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[2]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -361,7 +453,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[2]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -374,7 +466,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{2}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Probe) GetName() string {
@@ -414,7 +506,7 @@ type ConfirmClockRequest struct {
 
 func (x *ConfirmClockRequest) Reset() {
 	*x = ConfirmClockRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[3]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +518,7 @@ func (x *ConfirmClockRequest) String() string {
 func (*ConfirmClockRequest) ProtoMessage() {}
 
 func (x *ConfirmClockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[3]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +531,7 @@ func (x *ConfirmClockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmClockRequest.ProtoReflect.Descriptor instead.
 func (*ConfirmClockRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{3}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{4}
 }
 
 // ConfirmClockResponse says what the clock is now.
@@ -453,7 +545,7 @@ type ConfirmClockResponse struct {
 
 func (x *ConfirmClockResponse) Reset() {
 	*x = ConfirmClockResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[4]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -465,7 +557,7 @@ func (x *ConfirmClockResponse) String() string {
 func (*ConfirmClockResponse) ProtoMessage() {}
 
 func (x *ConfirmClockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[4]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -478,7 +570,7 @@ func (x *ConfirmClockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfirmClockResponse.ProtoReflect.Descriptor instead.
 func (*ConfirmClockResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{4}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ConfirmClockResponse) GetNow() int64 {
@@ -497,7 +589,7 @@ type LockRequest struct {
 
 func (x *LockRequest) Reset() {
 	*x = LockRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[5]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -509,7 +601,7 @@ func (x *LockRequest) String() string {
 func (*LockRequest) ProtoMessage() {}
 
 func (x *LockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[5]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,7 +614,7 @@ func (x *LockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockRequest.ProtoReflect.Descriptor instead.
 func (*LockRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{6}
 }
 
 // LockResponse is empty: keys are wiped and live streams have ended.
@@ -534,7 +626,7 @@ type LockResponse struct {
 
 func (x *LockResponse) Reset() {
 	*x = LockResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[6]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +638,7 @@ func (x *LockResponse) String() string {
 func (*LockResponse) ProtoMessage() {}
 
 func (x *LockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[6]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,19 +651,23 @@ func (x *LockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockResponse.ProtoReflect.Descriptor instead.
 func (*LockResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{7}
 }
 
-// UnlockRequest is empty: the recorded key source is asked.
+// UnlockRequest says which slot opens the vault.
 type UnlockRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: keychain and file slots are asked in order. passphrase or recovery.
+	Slot string `protobuf:"bytes,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	// The passphrase, or the 32-byte seed that the recovery code stands for.
+	Secret        []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UnlockRequest) Reset() {
 	*x = UnlockRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[7]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +679,7 @@ func (x *UnlockRequest) String() string {
 func (*UnlockRequest) ProtoMessage() {}
 
 func (x *UnlockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[7]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +692,21 @@ func (x *UnlockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlockRequest.ProtoReflect.Descriptor instead.
 func (*UnlockRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *UnlockRequest) GetSlot() string {
+	if x != nil {
+		return x.Slot
+	}
+	return ""
+}
+
+func (x *UnlockRequest) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
 }
 
 // UnlockResponse is empty: the vault is open and verified.
@@ -608,7 +718,7 @@ type UnlockResponse struct {
 
 func (x *UnlockResponse) Reset() {
 	*x = UnlockResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[8]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -620,7 +730,7 @@ func (x *UnlockResponse) String() string {
 func (*UnlockResponse) ProtoMessage() {}
 
 func (x *UnlockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[8]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -633,7 +743,1128 @@ func (x *UnlockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnlockResponse.ProtoReflect.Descriptor instead.
 func (*UnlockResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{9}
+}
+
+// ShowKeysRequest is empty.
+type ShowKeysRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShowKeysRequest) Reset() {
+	*x = ShowKeysRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShowKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShowKeysRequest) ProtoMessage() {}
+
+func (x *ShowKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShowKeysRequest.ProtoReflect.Descriptor instead.
+func (*ShowKeysRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{10}
+}
+
+// ShowKeysResponse is what may be known of the keys.
+type ShowKeysResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Vault id, lower-case hex.
+	VaultId string `protobuf:"bytes,1,opt,name=vault_id,json=vaultId,proto3" json:"vault_id,omitempty"`
+	// Schema of everything inside the vault.
+	Schema uint32 `protobuf:"varint,2,opt,name=schema,proto3" json:"schema,omitempty"`
+	// Term that seals rows now.
+	Term uint32 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	// Older terms that still open rows, rising.
+	OldTerms []uint32 `protobuf:"varint,4,rep,packed,name=old_terms,json=oldTerms,proto3" json:"old_terms,omitempty"`
+	// Slots, in the order in which they are tried.
+	Slots []*KeySlot `protobuf:"bytes,5,rep,name=slots,proto3" json:"slots,omitempty"`
+	// Slot that the vault was unlocked with.
+	UnlockedBy string `protobuf:"bytes,6,opt,name=unlocked_by,json=unlockedBy,proto3" json:"unlocked_by,omitempty"`
+	// Rows rewrapped since the rotate; 0 when nothing is left.
+	RewrapDone uint64 `protobuf:"varint,7,opt,name=rewrap_done,json=rewrapDone,proto3" json:"rewrap_done,omitempty"`
+	// Rows to rewrap in all; 0 when nothing is left.
+	RewrapTotal uint64 `protobuf:"varint,8,opt,name=rewrap_total,json=rewrapTotal,proto3" json:"rewrap_total,omitempty"`
+	// Why rewrapping stands still, in words; empty when it does not.
+	RewrapCause string `protobuf:"bytes,9,opt,name=rewrap_cause,json=rewrapCause,proto3" json:"rewrap_cause,omitempty"`
+	// Where root and data keys lie: memfd_secret, locked or plain memory, in words.
+	Memory        string `protobuf:"bytes,10,opt,name=memory,proto3" json:"memory,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShowKeysResponse) Reset() {
+	*x = ShowKeysResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShowKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShowKeysResponse) ProtoMessage() {}
+
+func (x *ShowKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShowKeysResponse.ProtoReflect.Descriptor instead.
+func (*ShowKeysResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ShowKeysResponse) GetVaultId() string {
+	if x != nil {
+		return x.VaultId
+	}
+	return ""
+}
+
+func (x *ShowKeysResponse) GetSchema() uint32 {
+	if x != nil {
+		return x.Schema
+	}
+	return 0
+}
+
+func (x *ShowKeysResponse) GetTerm() uint32 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *ShowKeysResponse) GetOldTerms() []uint32 {
+	if x != nil {
+		return x.OldTerms
+	}
+	return nil
+}
+
+func (x *ShowKeysResponse) GetSlots() []*KeySlot {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+func (x *ShowKeysResponse) GetUnlockedBy() string {
+	if x != nil {
+		return x.UnlockedBy
+	}
+	return ""
+}
+
+func (x *ShowKeysResponse) GetRewrapDone() uint64 {
+	if x != nil {
+		return x.RewrapDone
+	}
+	return 0
+}
+
+func (x *ShowKeysResponse) GetRewrapTotal() uint64 {
+	if x != nil {
+		return x.RewrapTotal
+	}
+	return 0
+}
+
+func (x *ShowKeysResponse) GetRewrapCause() string {
+	if x != nil {
+		return x.RewrapCause
+	}
+	return ""
+}
+
+func (x *ShowKeysResponse) GetMemory() string {
+	if x != nil {
+		return x.Memory
+	}
+	return ""
+}
+
+// RotateKeyRequest is empty.
+type RotateKeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateKeyRequest) Reset() {
+	*x = RotateKeyRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateKeyRequest) ProtoMessage() {}
+
+func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
+func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{12}
+}
+
+// RotateKeyResponse says what seals rows now.
+type RotateKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The new term.
+	Term uint32 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	// Rows that are rewrapped in the background.
+	Rows          uint64 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateKeyResponse) Reset() {
+	*x = RotateKeyResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateKeyResponse) ProtoMessage() {}
+
+func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
+func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RotateKeyResponse) GetTerm() uint32 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *RotateKeyResponse) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+// RekeyRequest is empty.
+type RekeyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RekeyRequest) Reset() {
+	*x = RekeyRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RekeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RekeyRequest) ProtoMessage() {}
+
+func (x *RekeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RekeyRequest.ProtoReflect.Descriptor instead.
+func (*RekeyRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{14}
+}
+
+// RekeyResponse lists what the new root key is wrapped in.
+type RekeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Slots.
+	Slots         []*KeySlot `protobuf:"bytes,1,rep,name=slots,proto3" json:"slots,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RekeyResponse) Reset() {
+	*x = RekeyResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RekeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RekeyResponse) ProtoMessage() {}
+
+func (x *RekeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RekeyResponse.ProtoReflect.Descriptor instead.
+func (*RekeyResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RekeyResponse) GetSlots() []*KeySlot {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+// AddSlotRequest describes a new slot.
+type AddSlotRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// keychain, file, passphrase or recovery.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// passphrase: the passphrase. recovery: the 32-byte X25519 public key of the
+	// code, which the daemon never sees. Else empty.
+	Secret        []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddSlotRequest) Reset() {
+	*x = AddSlotRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddSlotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddSlotRequest) ProtoMessage() {}
+
+func (x *AddSlotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddSlotRequest.ProtoReflect.Descriptor instead.
+func (*AddSlotRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AddSlotRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *AddSlotRequest) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+// AddSlotResponse describes what was added.
+type AddSlotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The slot.
+	Slot *KeySlot `protobuf:"bytes,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	// True when a slot of that kind was replaced, and the vault rekeyed.
+	Replaced      bool `protobuf:"varint,2,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddSlotResponse) Reset() {
+	*x = AddSlotResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddSlotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddSlotResponse) ProtoMessage() {}
+
+func (x *AddSlotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddSlotResponse.ProtoReflect.Descriptor instead.
+func (*AddSlotResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AddSlotResponse) GetSlot() *KeySlot {
+	if x != nil {
+		return x.Slot
+	}
+	return nil
+}
+
+func (x *AddSlotResponse) GetReplaced() bool {
+	if x != nil {
+		return x.Replaced
+	}
+	return false
+}
+
+// TestSlotRequest names a slot.
+type TestSlotRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// keychain, file, passphrase or recovery.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// passphrase: the passphrase. recovery: the 32-byte seed that the code stands
+	// for. Else empty.
+	Secret        []byte `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestSlotRequest) Reset() {
+	*x = TestSlotRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestSlotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestSlotRequest) ProtoMessage() {}
+
+func (x *TestSlotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestSlotRequest.ProtoReflect.Descriptor instead.
+func (*TestSlotRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TestSlotRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *TestSlotRequest) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+// TestSlotResponse is given when the slot opens the vault.
+type TestSlotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The slot.
+	Slot          *KeySlot `protobuf:"bytes,1,opt,name=slot,proto3" json:"slot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestSlotResponse) Reset() {
+	*x = TestSlotResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestSlotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestSlotResponse) ProtoMessage() {}
+
+func (x *TestSlotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestSlotResponse.ProtoReflect.Descriptor instead.
+func (*TestSlotResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TestSlotResponse) GetSlot() *KeySlot {
+	if x != nil {
+		return x.Slot
+	}
+	return nil
+}
+
+// RemoveSlotRequest names a slot.
+type RemoveSlotRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// keychain, file, passphrase or recovery.
+	Kind          string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSlotRequest) Reset() {
+	*x = RemoveSlotRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSlotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSlotRequest) ProtoMessage() {}
+
+func (x *RemoveSlotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSlotRequest.ProtoReflect.Descriptor instead.
+func (*RemoveSlotRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RemoveSlotRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+// RemoveSlotResponse lists what is left.
+type RemoveSlotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Slots.
+	Slots []*KeySlot `protobuf:"bytes,1,rep,name=slots,proto3" json:"slots,omitempty"`
+	// Backups that the removed slot still opens, newest first.
+	Backups []*BackupInfo `protobuf:"bytes,2,rep,name=backups,proto3" json:"backups,omitempty"`
+	// True when the key itself could not be removed from its store; the vault no
+	// longer opens with it.
+	KeyLeft       bool `protobuf:"varint,3,opt,name=key_left,json=keyLeft,proto3" json:"key_left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveSlotResponse) Reset() {
+	*x = RemoveSlotResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveSlotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveSlotResponse) ProtoMessage() {}
+
+func (x *RemoveSlotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveSlotResponse.ProtoReflect.Descriptor instead.
+func (*RemoveSlotResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RemoveSlotResponse) GetSlots() []*KeySlot {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+func (x *RemoveSlotResponse) GetBackups() []*BackupInfo {
+	if x != nil {
+		return x.Backups
+	}
+	return nil
+}
+
+func (x *RemoveSlotResponse) GetKeyLeft() bool {
+	if x != nil {
+		return x.KeyLeft
+	}
+	return false
+}
+
+// BackupRequest describes a backup.
+type BackupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True to leave the log out.
+	NoAudit bool `protobuf:"varint,1,opt,name=no_audit,json=noAudit,proto3" json:"no_audit,omitempty"`
+	// What the operator calls it, usually the path; kept, sealed, to list backups
+	// that still hold what was purged. At most 1024 bytes.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *BackupRequest) GetNoAudit() bool {
+	if x != nil {
+		return x.NoAudit
+	}
+	return false
+}
+
+func (x *BackupRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// BackupResponse is a piece of the file, and with the last one what is in it.
+type BackupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes of the file.
+	Chunk []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	// Only in the last message.
+	Info *BackupInfo `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
+	// Bytes that are expected in all, for progress; only in the first message.
+	Total         uint64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupResponse) Reset() {
+	*x = BackupResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupResponse) ProtoMessage() {}
+
+func (x *BackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
+func (*BackupResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *BackupResponse) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
+func (x *BackupResponse) GetInfo() *BackupInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
+func (x *BackupResponse) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+// BackupInfo says what a backup holds.
+type BackupInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id, short unambiguous letters.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// What the operator called it.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// When it was made.
+	Created int64 `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
+	// Vault id, lower-case hex.
+	VaultId string `protobuf:"bytes,4,opt,name=vault_id,json=vaultId,proto3" json:"vault_id,omitempty"`
+	// Generation of the vault.
+	Generation uint64 `protobuf:"varint,5,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Rows outside contents.
+	Rows uint64 `protobuf:"varint,6,opt,name=rows,proto3" json:"rows,omitempty"`
+	// Newest entry of the log when it was made.
+	Seq uint64 `protobuf:"varint,7,opt,name=seq,proto3" json:"seq,omitempty"`
+	// SHA-256 of the line of that entry, lower-case hex.
+	Head string `protobuf:"bytes,8,opt,name=head,proto3" json:"head,omitempty"`
+	// Fingerprint of the log's genesis, lower-case hex.
+	Genesis string `protobuf:"bytes,9,opt,name=genesis,proto3" json:"genesis,omitempty"`
+	// False when the log was left out.
+	Audit bool `protobuf:"varint,10,opt,name=audit,proto3" json:"audit,omitempty"`
+	// Kinds of slot that open it: passphrase, recovery.
+	Slots []string `protobuf:"bytes,11,rep,name=slots,proto3" json:"slots,omitempty"`
+	// Size of the file in bytes; 0 when unknown.
+	Size          uint64 `protobuf:"varint,12,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupInfo) Reset() {
+	*x = BackupInfo{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupInfo) ProtoMessage() {}
+
+func (x *BackupInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupInfo.ProtoReflect.Descriptor instead.
+func (*BackupInfo) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *BackupInfo) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *BackupInfo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BackupInfo) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *BackupInfo) GetVaultId() string {
+	if x != nil {
+		return x.VaultId
+	}
+	return ""
+}
+
+func (x *BackupInfo) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *BackupInfo) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *BackupInfo) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *BackupInfo) GetHead() string {
+	if x != nil {
+		return x.Head
+	}
+	return ""
+}
+
+func (x *BackupInfo) GetGenesis() string {
+	if x != nil {
+		return x.Genesis
+	}
+	return ""
+}
+
+func (x *BackupInfo) GetAudit() bool {
+	if x != nil {
+		return x.Audit
+	}
+	return false
+}
+
+func (x *BackupInfo) GetSlots() []string {
+	if x != nil {
+		return x.Slots
+	}
+	return nil
+}
+
+func (x *BackupInfo) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+// VerifyBackupRequest is a piece of the file.
+type VerifyBackupRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes of the file.
+	Chunk         []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyBackupRequest) Reset() {
+	*x = VerifyBackupRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyBackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyBackupRequest) ProtoMessage() {}
+
+func (x *VerifyBackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyBackupRequest.ProtoReflect.Descriptor instead.
+func (*VerifyBackupRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *VerifyBackupRequest) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
+}
+
+// VerifyBackupResponse is given when everything in the backup opens.
+type VerifyBackupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it holds.
+	Info *BackupInfo `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
+	// Contents that were opened.
+	Contents uint64 `protobuf:"varint,2,opt,name=contents,proto3" json:"contents,omitempty"`
+	// Entries of the log that were verified.
+	Entries       uint64 `protobuf:"varint,3,opt,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyBackupResponse) Reset() {
+	*x = VerifyBackupResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyBackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyBackupResponse) ProtoMessage() {}
+
+func (x *VerifyBackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyBackupResponse.ProtoReflect.Descriptor instead.
+func (*VerifyBackupResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *VerifyBackupResponse) GetInfo() *BackupInfo {
+	if x != nil {
+		return x.Info
+	}
+	return nil
+}
+
+func (x *VerifyBackupResponse) GetContents() uint64 {
+	if x != nil {
+		return x.Contents
+	}
+	return 0
+}
+
+func (x *VerifyBackupResponse) GetEntries() uint64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+// ListBackupsRequest is empty.
+type ListBackupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBackupsRequest) Reset() {
+	*x = ListBackupsRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBackupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBackupsRequest) ProtoMessage() {}
+
+func (x *ListBackupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBackupsRequest.ProtoReflect.Descriptor instead.
+func (*ListBackupsRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{27}
+}
+
+// ListBackupsResponse lists backups.
+type ListBackupsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Backups, newest first.
+	Backups       []*BackupInfo `protobuf:"bytes,1,rep,name=backups,proto3" json:"backups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBackupsResponse) Reset() {
+	*x = ListBackupsResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBackupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBackupsResponse) ProtoMessage() {}
+
+func (x *ListBackupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBackupsResponse.ProtoReflect.Descriptor instead.
+func (*ListBackupsResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListBackupsResponse) GetBackups() []*BackupInfo {
+	if x != nil {
+		return x.Backups
+	}
+	return nil
 }
 
 // PanicRequest is empty.
@@ -645,7 +1876,7 @@ type PanicRequest struct {
 
 func (x *PanicRequest) Reset() {
 	*x = PanicRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[9]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +1888,7 @@ func (x *PanicRequest) String() string {
 func (*PanicRequest) ProtoMessage() {}
 
 func (x *PanicRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[9]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +1901,7 @@ func (x *PanicRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PanicRequest.ProtoReflect.Descriptor instead.
 func (*PanicRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{29}
 }
 
 // PanicResponse says what was stopped.
@@ -686,7 +1917,7 @@ type PanicResponse struct {
 
 func (x *PanicResponse) Reset() {
 	*x = PanicResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[10]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +1929,7 @@ func (x *PanicResponse) String() string {
 func (*PanicResponse) ProtoMessage() {}
 
 func (x *PanicResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[10]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +1942,7 @@ func (x *PanicResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PanicResponse.ProtoReflect.Descriptor instead.
 func (*PanicResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PanicResponse) GetSubjects() []string {
@@ -747,7 +1978,7 @@ type PutSecretRequest struct {
 
 func (x *PutSecretRequest) Reset() {
 	*x = PutSecretRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[11]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +1990,7 @@ func (x *PutSecretRequest) String() string {
 func (*PutSecretRequest) ProtoMessage() {}
 
 func (x *PutSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[11]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +2003,7 @@ func (x *PutSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSecretRequest.ProtoReflect.Descriptor instead.
 func (*PutSecretRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PutSecretRequest) GetName() string {
@@ -823,7 +2054,7 @@ type PutSecretResponse struct {
 
 func (x *PutSecretResponse) Reset() {
 	*x = PutSecretResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[12]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -835,7 +2066,7 @@ func (x *PutSecretResponse) String() string {
 func (*PutSecretResponse) ProtoMessage() {}
 
 func (x *PutSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[12]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -848,7 +2079,7 @@ func (x *PutSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSecretResponse.ProtoReflect.Descriptor instead.
 func (*PutSecretResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PutSecretResponse) GetResource() *Resource {
@@ -878,7 +2109,7 @@ type GetSecretRequest struct {
 
 func (x *GetSecretRequest) Reset() {
 	*x = GetSecretRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[13]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -890,7 +2121,7 @@ func (x *GetSecretRequest) String() string {
 func (*GetSecretRequest) ProtoMessage() {}
 
 func (x *GetSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[13]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -903,7 +2134,7 @@ func (x *GetSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretRequest.ProtoReflect.Descriptor instead.
 func (*GetSecretRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetSecretRequest) GetName() string {
@@ -937,7 +2168,7 @@ type GetSecretResponse struct {
 
 func (x *GetSecretResponse) Reset() {
 	*x = GetSecretResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[14]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +2180,7 @@ func (x *GetSecretResponse) String() string {
 func (*GetSecretResponse) ProtoMessage() {}
 
 func (x *GetSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[14]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +2193,7 @@ func (x *GetSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSecretResponse.ProtoReflect.Descriptor instead.
 func (*GetSecretResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetSecretResponse) GetName() string {
@@ -1006,7 +2237,7 @@ type RevertSecretRequest struct {
 
 func (x *RevertSecretRequest) Reset() {
 	*x = RevertSecretRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[15]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +2249,7 @@ func (x *RevertSecretRequest) String() string {
 func (*RevertSecretRequest) ProtoMessage() {}
 
 func (x *RevertSecretRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[15]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +2262,7 @@ func (x *RevertSecretRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevertSecretRequest.ProtoReflect.Descriptor instead.
 func (*RevertSecretRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RevertSecretRequest) GetName() string {
@@ -1059,7 +2290,7 @@ type RevertSecretResponse struct {
 
 func (x *RevertSecretResponse) Reset() {
 	*x = RevertSecretResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[16]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +2302,7 @@ func (x *RevertSecretResponse) String() string {
 func (*RevertSecretResponse) ProtoMessage() {}
 
 func (x *RevertSecretResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[16]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +2315,7 @@ func (x *RevertSecretResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevertSecretResponse.ProtoReflect.Descriptor instead.
 func (*RevertSecretResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RevertSecretResponse) GetResource() *Resource {
@@ -1111,7 +2342,7 @@ type AddFileRequest struct {
 
 func (x *AddFileRequest) Reset() {
 	*x = AddFileRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[17]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +2354,7 @@ func (x *AddFileRequest) String() string {
 func (*AddFileRequest) ProtoMessage() {}
 
 func (x *AddFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[17]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +2367,7 @@ func (x *AddFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddFileRequest.ProtoReflect.Descriptor instead.
 func (*AddFileRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AddFileRequest) GetName() string {
@@ -1178,7 +2409,7 @@ type AddFileResponse struct {
 
 func (x *AddFileResponse) Reset() {
 	*x = AddFileResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[18]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +2421,7 @@ func (x *AddFileResponse) String() string {
 func (*AddFileResponse) ProtoMessage() {}
 
 func (x *AddFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[18]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +2434,7 @@ func (x *AddFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddFileResponse.ProtoReflect.Descriptor instead.
 func (*AddFileResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AddFileResponse) GetResource() *Resource {
@@ -1224,7 +2455,7 @@ type CheckFilesRequest struct {
 
 func (x *CheckFilesRequest) Reset() {
 	*x = CheckFilesRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[19]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +2467,7 @@ func (x *CheckFilesRequest) String() string {
 func (*CheckFilesRequest) ProtoMessage() {}
 
 func (x *CheckFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[19]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +2480,7 @@ func (x *CheckFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFilesRequest.ProtoReflect.Descriptor instead.
 func (*CheckFilesRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CheckFilesRequest) GetNames() []string {
@@ -1270,7 +2501,7 @@ type CheckFilesResponse struct {
 
 func (x *CheckFilesResponse) Reset() {
 	*x = CheckFilesResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[20]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +2513,7 @@ func (x *CheckFilesResponse) String() string {
 func (*CheckFilesResponse) ProtoMessage() {}
 
 func (x *CheckFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[20]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +2526,7 @@ func (x *CheckFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckFilesResponse.ProtoReflect.Descriptor instead.
 func (*CheckFilesResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CheckFilesResponse) GetFiles() []*FileCheck {
@@ -1330,7 +2561,7 @@ type FileCheck struct {
 
 func (x *FileCheck) Reset() {
 	*x = FileCheck{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[21]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1342,7 +2573,7 @@ func (x *FileCheck) String() string {
 func (*FileCheck) ProtoMessage() {}
 
 func (x *FileCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[21]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1355,7 +2586,7 @@ func (x *FileCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileCheck.ProtoReflect.Descriptor instead.
 func (*FileCheck) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *FileCheck) GetName() string {
@@ -1428,7 +2659,7 @@ type RepinFileRequest struct {
 
 func (x *RepinFileRequest) Reset() {
 	*x = RepinFileRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[22]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +2671,7 @@ func (x *RepinFileRequest) String() string {
 func (*RepinFileRequest) ProtoMessage() {}
 
 func (x *RepinFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[22]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +2684,7 @@ func (x *RepinFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepinFileRequest.ProtoReflect.Descriptor instead.
 func (*RepinFileRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RepinFileRequest) GetName() string {
@@ -1483,7 +2714,7 @@ type RepinFileResponse struct {
 
 func (x *RepinFileResponse) Reset() {
 	*x = RepinFileResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[23]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +2726,7 @@ func (x *RepinFileResponse) String() string {
 func (*RepinFileResponse) ProtoMessage() {}
 
 func (x *RepinFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[23]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +2739,7 @@ func (x *RepinFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepinFileResponse.ProtoReflect.Descriptor instead.
 func (*RepinFileResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RepinFileResponse) GetBefore() *FileCheck {
@@ -1534,7 +2765,7 @@ type ListResourcesRequest struct {
 
 func (x *ListResourcesRequest) Reset() {
 	*x = ListResourcesRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[24]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +2777,7 @@ func (x *ListResourcesRequest) String() string {
 func (*ListResourcesRequest) ProtoMessage() {}
 
 func (x *ListResourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[24]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +2790,7 @@ func (x *ListResourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourcesRequest.ProtoReflect.Descriptor instead.
 func (*ListResourcesRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{44}
 }
 
 // ListResourcesResponse lists resources.
@@ -1573,7 +2804,7 @@ type ListResourcesResponse struct {
 
 func (x *ListResourcesResponse) Reset() {
 	*x = ListResourcesResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[25]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +2816,7 @@ func (x *ListResourcesResponse) String() string {
 func (*ListResourcesResponse) ProtoMessage() {}
 
 func (x *ListResourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[25]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +2829,7 @@ func (x *ListResourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResourcesResponse.ProtoReflect.Descriptor instead.
 func (*ListResourcesResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListResourcesResponse) GetResources() []*Resource {
@@ -1643,7 +2874,7 @@ type Resource struct {
 
 func (x *Resource) Reset() {
 	*x = Resource{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[26]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +2886,7 @@ func (x *Resource) String() string {
 func (*Resource) ProtoMessage() {}
 
 func (x *Resource) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[26]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +2899,7 @@ func (x *Resource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resource.ProtoReflect.Descriptor instead.
 func (*Resource) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Resource) GetName() string {
@@ -1779,7 +3010,7 @@ type Version struct {
 
 func (x *Version) Reset() {
 	*x = Version{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[27]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +3022,7 @@ func (x *Version) String() string {
 func (*Version) ProtoMessage() {}
 
 func (x *Version) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[27]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +3035,7 @@ func (x *Version) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Version.ProtoReflect.Descriptor instead.
 func (*Version) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Version) GetVersion() uint32 {
@@ -1846,7 +3077,7 @@ type GetResourceRequest struct {
 
 func (x *GetResourceRequest) Reset() {
 	*x = GetResourceRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[28]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +3089,7 @@ func (x *GetResourceRequest) String() string {
 func (*GetResourceRequest) ProtoMessage() {}
 
 func (x *GetResourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[28]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +3102,7 @@ func (x *GetResourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResourceRequest.ProtoReflect.Descriptor instead.
 func (*GetResourceRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{28}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetResourceRequest) GetName() string {
@@ -1896,7 +3127,7 @@ type GetResourceResponse struct {
 
 func (x *GetResourceResponse) Reset() {
 	*x = GetResourceResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[29]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1908,7 +3139,7 @@ func (x *GetResourceResponse) String() string {
 func (*GetResourceResponse) ProtoMessage() {}
 
 func (x *GetResourceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[29]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1921,7 +3152,7 @@ func (x *GetResourceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResourceResponse.ProtoReflect.Descriptor instead.
 func (*GetResourceResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{29}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetResourceResponse) GetResource() *Resource {
@@ -1949,14 +3180,17 @@ func (x *GetResourceResponse) GetGrants() []*Grant {
 type RemoveResourceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the resource.
-	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// True to also remove its sealed bytes from free pages of the vault's file, as
+	// far as the medium allows. Not for registered files.
+	Purge         bool `protobuf:"varint,2,opt,name=purge,proto3" json:"purge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveResourceRequest) Reset() {
 	*x = RemoveResourceRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[30]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +3202,7 @@ func (x *RemoveResourceRequest) String() string {
 func (*RemoveResourceRequest) ProtoMessage() {}
 
 func (x *RemoveResourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[30]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +3215,7 @@ func (x *RemoveResourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResourceRequest.ProtoReflect.Descriptor instead.
 func (*RemoveResourceRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{30}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RemoveResourceRequest) GetName() string {
@@ -1991,18 +3225,29 @@ func (x *RemoveResourceRequest) GetName() string {
 	return ""
 }
 
+func (x *RemoveResourceRequest) GetPurge() bool {
+	if x != nil {
+		return x.Purge
+	}
+	return false
+}
+
 // RemoveResourceResponse says what went with it.
 type RemoveResourceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ids of exact grants that were revoked.
 	RevokedGrantIds []string `protobuf:"bytes,1,rep,name=revoked_grant_ids,json=revokedGrantIds,proto3" json:"revoked_grant_ids,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// After a purge: backups that may still hold it, newest first.
+	Backups []*BackupInfo `protobuf:"bytes,2,rep,name=backups,proto3" json:"backups,omitempty"`
+	// After a purge: true when the old file was overwritten in place.
+	Overwritten   bool `protobuf:"varint,3,opt,name=overwritten,proto3" json:"overwritten,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RemoveResourceResponse) Reset() {
 	*x = RemoveResourceResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[31]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +3259,7 @@ func (x *RemoveResourceResponse) String() string {
 func (*RemoveResourceResponse) ProtoMessage() {}
 
 func (x *RemoveResourceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[31]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +3272,7 @@ func (x *RemoveResourceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResourceResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResourceResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{31}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RemoveResourceResponse) GetRevokedGrantIds() []string {
@@ -2035,6 +3280,20 @@ func (x *RemoveResourceResponse) GetRevokedGrantIds() []string {
 		return x.RevokedGrantIds
 	}
 	return nil
+}
+
+func (x *RemoveResourceResponse) GetBackups() []*BackupInfo {
+	if x != nil {
+		return x.Backups
+	}
+	return nil
+}
+
+func (x *RemoveResourceResponse) GetOverwritten() bool {
+	if x != nil {
+		return x.Overwritten
+	}
+	return false
 }
 
 // Subject is a configured identity.
@@ -2060,7 +3319,7 @@ type Subject struct {
 
 func (x *Subject) Reset() {
 	*x = Subject{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[32]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +3331,7 @@ func (x *Subject) String() string {
 func (*Subject) ProtoMessage() {}
 
 func (x *Subject) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[32]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +3344,7 @@ func (x *Subject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subject.ProtoReflect.Descriptor instead.
 func (*Subject) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{32}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Subject) GetName() string {
@@ -2150,7 +3409,7 @@ type AddSubjectRequest struct {
 
 func (x *AddSubjectRequest) Reset() {
 	*x = AddSubjectRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[33]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2162,7 +3421,7 @@ func (x *AddSubjectRequest) String() string {
 func (*AddSubjectRequest) ProtoMessage() {}
 
 func (x *AddSubjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[33]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2175,7 +3434,7 @@ func (x *AddSubjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddSubjectRequest.ProtoReflect.Descriptor instead.
 func (*AddSubjectRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{33}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AddSubjectRequest) GetName() string {
@@ -2203,7 +3462,7 @@ type AddSubjectResponse struct {
 
 func (x *AddSubjectResponse) Reset() {
 	*x = AddSubjectResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[34]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2215,7 +3474,7 @@ func (x *AddSubjectResponse) String() string {
 func (*AddSubjectResponse) ProtoMessage() {}
 
 func (x *AddSubjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[34]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2228,7 +3487,7 @@ func (x *AddSubjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddSubjectResponse.ProtoReflect.Descriptor instead.
 func (*AddSubjectResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{34}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *AddSubjectResponse) GetSubject() *Subject {
@@ -2253,7 +3512,7 @@ type SetSubjectRequest struct {
 
 func (x *SetSubjectRequest) Reset() {
 	*x = SetSubjectRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[35]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2265,7 +3524,7 @@ func (x *SetSubjectRequest) String() string {
 func (*SetSubjectRequest) ProtoMessage() {}
 
 func (x *SetSubjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[35]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2278,7 +3537,7 @@ func (x *SetSubjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubjectRequest.ProtoReflect.Descriptor instead.
 func (*SetSubjectRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{35}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SetSubjectRequest) GetName() string {
@@ -2315,7 +3574,7 @@ type SetSubjectResponse struct {
 
 func (x *SetSubjectResponse) Reset() {
 	*x = SetSubjectResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[36]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2327,7 +3586,7 @@ func (x *SetSubjectResponse) String() string {
 func (*SetSubjectResponse) ProtoMessage() {}
 
 func (x *SetSubjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[36]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2340,7 +3599,7 @@ func (x *SetSubjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSubjectResponse.ProtoReflect.Descriptor instead.
 func (*SetSubjectResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{36}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SetSubjectResponse) GetSubject() *Subject {
@@ -2366,7 +3625,7 @@ type ListSubjectsRequest struct {
 
 func (x *ListSubjectsRequest) Reset() {
 	*x = ListSubjectsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[37]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +3637,7 @@ func (x *ListSubjectsRequest) String() string {
 func (*ListSubjectsRequest) ProtoMessage() {}
 
 func (x *ListSubjectsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[37]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +3650,7 @@ func (x *ListSubjectsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSubjectsRequest.ProtoReflect.Descriptor instead.
 func (*ListSubjectsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{37}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{57}
 }
 
 // ListSubjectsResponse lists subjects.
@@ -2405,7 +3664,7 @@ type ListSubjectsResponse struct {
 
 func (x *ListSubjectsResponse) Reset() {
 	*x = ListSubjectsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[38]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +3676,7 @@ func (x *ListSubjectsResponse) String() string {
 func (*ListSubjectsResponse) ProtoMessage() {}
 
 func (x *ListSubjectsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[38]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +3689,7 @@ func (x *ListSubjectsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSubjectsResponse.ProtoReflect.Descriptor instead.
 func (*ListSubjectsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{38}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListSubjectsResponse) GetSubjects() []*Subject {
@@ -2451,7 +3710,7 @@ type RemoveSubjectRequest struct {
 
 func (x *RemoveSubjectRequest) Reset() {
 	*x = RemoveSubjectRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[39]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +3722,7 @@ func (x *RemoveSubjectRequest) String() string {
 func (*RemoveSubjectRequest) ProtoMessage() {}
 
 func (x *RemoveSubjectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[39]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +3735,7 @@ func (x *RemoveSubjectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSubjectRequest.ProtoReflect.Descriptor instead.
 func (*RemoveSubjectRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{39}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *RemoveSubjectRequest) GetName() string {
@@ -2499,7 +3758,7 @@ type RemoveSubjectResponse struct {
 
 func (x *RemoveSubjectResponse) Reset() {
 	*x = RemoveSubjectResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[40]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2511,7 +3770,7 @@ func (x *RemoveSubjectResponse) String() string {
 func (*RemoveSubjectResponse) ProtoMessage() {}
 
 func (x *RemoveSubjectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[40]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2524,7 +3783,7 @@ func (x *RemoveSubjectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveSubjectResponse.ProtoReflect.Descriptor instead.
 func (*RemoveSubjectResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{40}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RemoveSubjectResponse) GetRevokedGrantIds() []string {
@@ -2578,7 +3837,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[41]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2590,7 +3849,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[41]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2603,7 +3862,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{41}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Grant) GetGrantId() string {
@@ -2735,7 +3994,7 @@ type CreateGrantsRequest struct {
 
 func (x *CreateGrantsRequest) Reset() {
 	*x = CreateGrantsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[42]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +4006,7 @@ func (x *CreateGrantsRequest) String() string {
 func (*CreateGrantsRequest) ProtoMessage() {}
 
 func (x *CreateGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[42]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +4019,7 @@ func (x *CreateGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantsRequest.ProtoReflect.Descriptor instead.
 func (*CreateGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{42}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CreateGrantsRequest) GetSubject() string {
@@ -2853,7 +4112,7 @@ type CreateGrantsResponse struct {
 
 func (x *CreateGrantsResponse) Reset() {
 	*x = CreateGrantsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[43]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +4124,7 @@ func (x *CreateGrantsResponse) String() string {
 func (*CreateGrantsResponse) ProtoMessage() {}
 
 func (x *CreateGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[43]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +4137,7 @@ func (x *CreateGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateGrantsResponse.ProtoReflect.Descriptor instead.
 func (*CreateGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{43}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CreateGrantsResponse) GetGrants() []*Grant {
@@ -2912,7 +4171,7 @@ type RevokeGrantsRequest struct {
 
 func (x *RevokeGrantsRequest) Reset() {
 	*x = RevokeGrantsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[44]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2924,7 +4183,7 @@ func (x *RevokeGrantsRequest) String() string {
 func (*RevokeGrantsRequest) ProtoMessage() {}
 
 func (x *RevokeGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[44]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2937,7 +4196,7 @@ func (x *RevokeGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantsRequest.ProtoReflect.Descriptor instead.
 func (*RevokeGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{44}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *RevokeGrantsRequest) GetGrantId() string {
@@ -2979,7 +4238,7 @@ type RevokeGrantsResponse struct {
 
 func (x *RevokeGrantsResponse) Reset() {
 	*x = RevokeGrantsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[45]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2991,7 +4250,7 @@ func (x *RevokeGrantsResponse) String() string {
 func (*RevokeGrantsResponse) ProtoMessage() {}
 
 func (x *RevokeGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[45]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3004,7 +4263,7 @@ func (x *RevokeGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeGrantsResponse.ProtoReflect.Descriptor instead.
 func (*RevokeGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{45}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *RevokeGrantsResponse) GetGrants() []*Grant {
@@ -3027,7 +4286,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[46]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3039,7 +4298,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[46]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3052,7 +4311,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{46}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ListGrantsRequest) GetSubject() string {
@@ -3080,7 +4339,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[47]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3092,7 +4351,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[47]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3105,7 +4364,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{47}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -3130,7 +4389,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[48]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3142,7 +4401,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[48]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3155,7 +4414,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{48}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ExplainRequest) GetSubject() string {
@@ -3198,7 +4457,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[49]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +4469,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[49]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +4482,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{49}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ExplainResponse) GetDecision() string {
@@ -3278,7 +4537,7 @@ type TraceStep struct {
 
 func (x *TraceStep) Reset() {
 	*x = TraceStep{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[50]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +4549,7 @@ func (x *TraceStep) String() string {
 func (*TraceStep) ProtoMessage() {}
 
 func (x *TraceStep) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[50]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +4562,7 @@ func (x *TraceStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TraceStep.ProtoReflect.Descriptor instead.
 func (*TraceStep) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{50}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *TraceStep) GetCheck() string {
@@ -3369,7 +4628,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[51]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +4640,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[51]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +4653,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{51}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Run) GetRunId() string {
@@ -3499,7 +4758,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[52]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3511,7 +4770,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[52]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3524,7 +4783,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{52}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ListRunsRequest) GetEnded() bool {
@@ -3545,7 +4804,7 @@ type ListRunsResponse struct {
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[53]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3557,7 +4816,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[53]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3570,7 +4829,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{53}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -3591,7 +4850,7 @@ type EndRunRequest struct {
 
 func (x *EndRunRequest) Reset() {
 	*x = EndRunRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[54]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3603,7 +4862,7 @@ func (x *EndRunRequest) String() string {
 func (*EndRunRequest) ProtoMessage() {}
 
 func (x *EndRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[54]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3616,7 +4875,7 @@ func (x *EndRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRunRequest.ProtoReflect.Descriptor instead.
 func (*EndRunRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{54}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *EndRunRequest) GetRunId() string {
@@ -3637,7 +4896,7 @@ type EndRunResponse struct {
 
 func (x *EndRunResponse) Reset() {
 	*x = EndRunResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[55]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3649,7 +4908,7 @@ func (x *EndRunResponse) String() string {
 func (*EndRunResponse) ProtoMessage() {}
 
 func (x *EndRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[55]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3662,7 +4921,7 @@ func (x *EndRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRunResponse.ProtoReflect.Descriptor instead.
 func (*EndRunResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{55}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *EndRunResponse) GetRun() *Run {
@@ -3681,7 +4940,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[56]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3693,7 +4952,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[56]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3706,7 +4965,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{56}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{76}
 }
 
 // WatchEventsResponse is one event.
@@ -3720,7 +4979,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[57]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3732,7 +4991,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[57]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3745,7 +5004,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{57}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *WatchEventsResponse) GetLine() []byte {
@@ -3772,7 +5031,7 @@ type ApplyRequest struct {
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[58]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3784,7 +5043,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[58]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3797,7 +5056,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{58}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ApplyRequest) GetDocument() []byte {
@@ -3841,7 +5100,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[59]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3853,7 +5112,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[59]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3866,7 +5125,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{59}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ApplyResponse) GetChanges() []*Change {
@@ -3900,7 +5159,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[60]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3912,7 +5171,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[60]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3925,7 +5184,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{60}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *Change) GetVerb() string {
@@ -3971,7 +5230,7 @@ type ExportRequest struct {
 
 func (x *ExportRequest) Reset() {
 	*x = ExportRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[61]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3983,7 +5242,7 @@ func (x *ExportRequest) String() string {
 func (*ExportRequest) ProtoMessage() {}
 
 func (x *ExportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[61]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3996,7 +5255,7 @@ func (x *ExportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRequest.ProtoReflect.Descriptor instead.
 func (*ExportRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{61}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ExportRequest) GetWithPins() bool {
@@ -4031,7 +5290,7 @@ type ExportResponse struct {
 
 func (x *ExportResponse) Reset() {
 	*x = ExportResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[62]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4043,7 +5302,7 @@ func (x *ExportResponse) String() string {
 func (*ExportResponse) ProtoMessage() {}
 
 func (x *ExportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[62]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4056,7 +5315,7 @@ func (x *ExportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportResponse.ProtoReflect.Descriptor instead.
 func (*ExportResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{62}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *ExportResponse) GetDocument() []byte {
@@ -4075,7 +5334,7 @@ type AuditHeadRequest struct {
 
 func (x *AuditHeadRequest) Reset() {
 	*x = AuditHeadRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[63]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4087,7 +5346,7 @@ func (x *AuditHeadRequest) String() string {
 func (*AuditHeadRequest) ProtoMessage() {}
 
 func (x *AuditHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[63]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4100,7 +5359,7 @@ func (x *AuditHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditHeadRequest.ProtoReflect.Descriptor instead.
 func (*AuditHeadRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{63}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{83}
 }
 
 // AuditHeadResponse is what an operator keeps elsewhere to compare with later.
@@ -4126,7 +5385,7 @@ type AuditHeadResponse struct {
 
 func (x *AuditHeadResponse) Reset() {
 	*x = AuditHeadResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[64]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4138,7 +5397,7 @@ func (x *AuditHeadResponse) String() string {
 func (*AuditHeadResponse) ProtoMessage() {}
 
 func (x *AuditHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[64]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4151,7 +5410,7 @@ func (x *AuditHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditHeadResponse.ProtoReflect.Descriptor instead.
 func (*AuditHeadResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{64}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *AuditHeadResponse) GetGenesis() string {
@@ -4230,7 +5489,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[65]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4242,7 +5501,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[65]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4255,7 +5514,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{65}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ReadAuditRequest) GetFromSeq() uint64 {
@@ -4332,7 +5591,7 @@ type ReadAuditResponse struct {
 
 func (x *ReadAuditResponse) Reset() {
 	*x = ReadAuditResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[66]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4344,7 +5603,7 @@ func (x *ReadAuditResponse) String() string {
 func (*ReadAuditResponse) ProtoMessage() {}
 
 func (x *ReadAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[66]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4357,7 +5616,7 @@ func (x *ReadAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditResponse.ProtoReflect.Descriptor instead.
 func (*ReadAuditResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{66}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *ReadAuditResponse) GetLines() [][]byte {
@@ -4380,7 +5639,7 @@ type ListDenialsRequest struct {
 
 func (x *ListDenialsRequest) Reset() {
 	*x = ListDenialsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[67]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4392,7 +5651,7 @@ func (x *ListDenialsRequest) String() string {
 func (*ListDenialsRequest) ProtoMessage() {}
 
 func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[67]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4405,7 +5664,7 @@ func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsRequest.ProtoReflect.Descriptor instead.
 func (*ListDenialsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{67}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *ListDenialsRequest) GetSince() int64 {
@@ -4433,7 +5692,7 @@ type ListDenialsResponse struct {
 
 func (x *ListDenialsResponse) Reset() {
 	*x = ListDenialsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[68]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4445,7 +5704,7 @@ func (x *ListDenialsResponse) String() string {
 func (*ListDenialsResponse) ProtoMessage() {}
 
 func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[68]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4458,7 +5717,7 @@ func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsResponse.ProtoReflect.Descriptor instead.
 func (*ListDenialsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{68}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListDenialsResponse) GetGroups() []*DenialGroup {
@@ -4491,7 +5750,7 @@ type DenialGroup struct {
 
 func (x *DenialGroup) Reset() {
 	*x = DenialGroup{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[69]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4503,7 +5762,7 @@ func (x *DenialGroup) String() string {
 func (*DenialGroup) ProtoMessage() {}
 
 func (x *DenialGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[69]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4516,7 +5775,7 @@ func (x *DenialGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenialGroup.ProtoReflect.Descriptor instead.
 func (*DenialGroup) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{69}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *DenialGroup) GetSubject() string {
@@ -4568,12 +5827,241 @@ func (x *DenialGroup) GetLast() int64 {
 	return 0
 }
 
+// PruneAuditRequest names closed segments and proves that a copy exists.
+type PruneAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Segments, rising from the oldest that is not pruned, without a gap.
+	Copies []*SegmentCopy `protobuf:"bytes,1,rep,name=copies,proto3" json:"copies,omitempty"`
+	// True to judge and report only.
+	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneAuditRequest) Reset() {
+	*x = PruneAuditRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneAuditRequest) ProtoMessage() {}
+
+func (x *PruneAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneAuditRequest.ProtoReflect.Descriptor instead.
+func (*PruneAuditRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *PruneAuditRequest) GetCopies() []*SegmentCopy {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+func (x *PruneAuditRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// SegmentCopy is what the operator holds elsewhere.
+type SegmentCopy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the segment.
+	Segment uint32 `protobuf:"varint,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	// SHA-256 of the whole file, lower-case hex.
+	Sha256        string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SegmentCopy) Reset() {
+	*x = SegmentCopy{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[91]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SegmentCopy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SegmentCopy) ProtoMessage() {}
+
+func (x *SegmentCopy) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[91]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SegmentCopy.ProtoReflect.Descriptor instead.
+func (*SegmentCopy) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{91}
+}
+
+func (x *SegmentCopy) GetSegment() uint32 {
+	if x != nil {
+		return x.Segment
+	}
+	return 0
+}
+
+func (x *SegmentCopy) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+// PruneAuditResponse lists what was, or would be, pruned.
+type PruneAuditResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Segments.
+	Segments      []*PrunedSegment `protobuf:"bytes,1,rep,name=segments,proto3" json:"segments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PruneAuditResponse) Reset() {
+	*x = PruneAuditResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[92]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PruneAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PruneAuditResponse) ProtoMessage() {}
+
+func (x *PruneAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[92]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PruneAuditResponse.ProtoReflect.Descriptor instead.
+func (*PruneAuditResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{92}
+}
+
+func (x *PruneAuditResponse) GetSegments() []*PrunedSegment {
+	if x != nil {
+		return x.Segments
+	}
+	return nil
+}
+
+// PrunedSegment is a segment that is reduced to two lines.
+type PrunedSegment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the segment.
+	Segment uint32 `protobuf:"varint,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	// First entry that it held.
+	First uint64 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	// Last entry that it held.
+	Last uint64 `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	// Bytes that are freed.
+	Bytes         uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrunedSegment) Reset() {
+	*x = PrunedSegment{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[93]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrunedSegment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrunedSegment) ProtoMessage() {}
+
+func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[93]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrunedSegment.ProtoReflect.Descriptor instead.
+func (*PrunedSegment) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{93}
+}
+
+func (x *PrunedSegment) GetSegment() uint32 {
+	if x != nil {
+		return x.Segment
+	}
+	return 0
+}
+
+func (x *PrunedSegment) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *PrunedSegment) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *PrunedSegment) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 var File_subjectbroker_operator_v1_operator_proto protoreflect.FileDescriptor
 
 const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"(subjectbroker/operator/v1/operator.proto\x12\x19subjectbroker.operator.v1\"\x0f\n" +
-	"\rStatusRequest\"\x90\x06\n" +
+	"\rStatusRequest\"\xa5\a\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03api\x18\x02 \x01(\rR\x03api\x12\x10\n" +
@@ -4609,7 +6097,16 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\vmax_content\x18\x17 \x01(\x04R\n" +
 	"maxContent\x12\x1a\n" +
 	"\bplatform\x18\x18 \x01(\tR\bplatform\x128\n" +
-	"\x06probes\x18\x19 \x03(\v2 .subjectbroker.operator.v1.ProbeR\x06probes\"_\n" +
+	"\x06probes\x18\x19 \x03(\v2 .subjectbroker.operator.v1.ProbeR\x06probes\x128\n" +
+	"\x05slots\x18\x1a \x03(\v2\".subjectbroker.operator.v1.KeySlotR\x05slots\x12\x1f\n" +
+	"\vrewrap_left\x18\x1b \x01(\x04R\n" +
+	"rewrapLeft\x12\x1d\n" +
+	"\n" +
+	"head_cause\x18\x1c \x01(\tR\theadCause\x12\x19\n" +
+	"\bhead_seq\x18\x1d \x01(\x04R\aheadSeq\"1\n" +
+	"\aKeySlot\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"_\n" +
 	"\x05Probe\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x18\n" +
@@ -4619,9 +6116,83 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x14ConfirmClockResponse\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\"\r\n" +
 	"\vLockRequest\"\x0e\n" +
-	"\fLockResponse\"\x0f\n" +
-	"\rUnlockRequest\"\x10\n" +
-	"\x0eUnlockResponse\"\x0e\n" +
+	"\fLockResponse\";\n" +
+	"\rUnlockRequest\x12\x12\n" +
+	"\x04slot\x18\x01 \x01(\tR\x04slot\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\"\x10\n" +
+	"\x0eUnlockResponse\"\x11\n" +
+	"\x0fShowKeysRequest\"\xd0\x02\n" +
+	"\x10ShowKeysResponse\x12\x19\n" +
+	"\bvault_id\x18\x01 \x01(\tR\avaultId\x12\x16\n" +
+	"\x06schema\x18\x02 \x01(\rR\x06schema\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\rR\x04term\x12\x1b\n" +
+	"\told_terms\x18\x04 \x03(\rR\boldTerms\x128\n" +
+	"\x05slots\x18\x05 \x03(\v2\".subjectbroker.operator.v1.KeySlotR\x05slots\x12\x1f\n" +
+	"\vunlocked_by\x18\x06 \x01(\tR\n" +
+	"unlockedBy\x12\x1f\n" +
+	"\vrewrap_done\x18\a \x01(\x04R\n" +
+	"rewrapDone\x12!\n" +
+	"\frewrap_total\x18\b \x01(\x04R\vrewrapTotal\x12!\n" +
+	"\frewrap_cause\x18\t \x01(\tR\vrewrapCause\x12\x16\n" +
+	"\x06memory\x18\n" +
+	" \x01(\tR\x06memory\"\x12\n" +
+	"\x10RotateKeyRequest\";\n" +
+	"\x11RotateKeyResponse\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\rR\x04term\x12\x12\n" +
+	"\x04rows\x18\x02 \x01(\x04R\x04rows\"\x0e\n" +
+	"\fRekeyRequest\"I\n" +
+	"\rRekeyResponse\x128\n" +
+	"\x05slots\x18\x01 \x03(\v2\".subjectbroker.operator.v1.KeySlotR\x05slots\"<\n" +
+	"\x0eAddSlotRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\"e\n" +
+	"\x0fAddSlotResponse\x126\n" +
+	"\x04slot\x18\x01 \x01(\v2\".subjectbroker.operator.v1.KeySlotR\x04slot\x12\x1a\n" +
+	"\breplaced\x18\x02 \x01(\bR\breplaced\"=\n" +
+	"\x0fTestSlotRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\"J\n" +
+	"\x10TestSlotResponse\x126\n" +
+	"\x04slot\x18\x01 \x01(\v2\".subjectbroker.operator.v1.KeySlotR\x04slot\"'\n" +
+	"\x11RemoveSlotRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\"\xaa\x01\n" +
+	"\x12RemoveSlotResponse\x128\n" +
+	"\x05slots\x18\x01 \x03(\v2\".subjectbroker.operator.v1.KeySlotR\x05slots\x12?\n" +
+	"\abackups\x18\x02 \x03(\v2%.subjectbroker.operator.v1.BackupInfoR\abackups\x12\x19\n" +
+	"\bkey_left\x18\x03 \x01(\bR\akeyLeft\">\n" +
+	"\rBackupRequest\x12\x19\n" +
+	"\bno_audit\x18\x01 \x01(\bR\anoAudit\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"w\n" +
+	"\x0eBackupResponse\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x129\n" +
+	"\x04info\x18\x02 \x01(\v2%.subjectbroker.operator.v1.BackupInfoR\x04info\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\"\x99\x02\n" +
+	"\n" +
+	"BackupInfo\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\acreated\x18\x03 \x01(\x03R\acreated\x12\x19\n" +
+	"\bvault_id\x18\x04 \x01(\tR\avaultId\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x05 \x01(\x04R\n" +
+	"generation\x12\x12\n" +
+	"\x04rows\x18\x06 \x01(\x04R\x04rows\x12\x10\n" +
+	"\x03seq\x18\a \x01(\x04R\x03seq\x12\x12\n" +
+	"\x04head\x18\b \x01(\tR\x04head\x12\x18\n" +
+	"\agenesis\x18\t \x01(\tR\agenesis\x12\x14\n" +
+	"\x05audit\x18\n" +
+	" \x01(\bR\x05audit\x12\x14\n" +
+	"\x05slots\x18\v \x03(\tR\x05slots\x12\x12\n" +
+	"\x04size\x18\f \x01(\x04R\x04size\"+\n" +
+	"\x13VerifyBackupRequest\x12\x14\n" +
+	"\x05chunk\x18\x01 \x01(\fR\x05chunk\"\x87\x01\n" +
+	"\x14VerifyBackupResponse\x129\n" +
+	"\x04info\x18\x01 \x01(\v2%.subjectbroker.operator.v1.BackupInfoR\x04info\x12\x1a\n" +
+	"\bcontents\x18\x02 \x01(\x04R\bcontents\x12\x18\n" +
+	"\aentries\x18\x03 \x01(\x04R\aentries\"\x14\n" +
+	"\x12ListBackupsRequest\"V\n" +
+	"\x13ListBackupsResponse\x12?\n" +
+	"\abackups\x18\x01 \x03(\v2%.subjectbroker.operator.v1.BackupInfoR\abackups\"\x0e\n" +
 	"\fPanicRequest\"?\n" +
 	"\rPanicResponse\x12\x1a\n" +
 	"\bsubjects\x18\x01 \x03(\tR\bsubjects\x12\x12\n" +
@@ -4703,11 +6274,14 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x13GetResourceResponse\x12?\n" +
 	"\bresource\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ResourceR\bresource\x12>\n" +
 	"\bversions\x18\x02 \x03(\v2\".subjectbroker.operator.v1.VersionR\bversions\x128\n" +
-	"\x06grants\x18\x03 \x03(\v2 .subjectbroker.operator.v1.GrantR\x06grants\"+\n" +
+	"\x06grants\x18\x03 \x03(\v2 .subjectbroker.operator.v1.GrantR\x06grants\"A\n" +
 	"\x15RemoveResourceRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"D\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05purge\x18\x02 \x01(\bR\x05purge\"\xa7\x01\n" +
 	"\x16RemoveResourceResponse\x12*\n" +
-	"\x11revoked_grant_ids\x18\x01 \x03(\tR\x0frevokedGrantIds\"\xae\x01\n" +
+	"\x11revoked_grant_ids\x18\x01 \x03(\tR\x0frevokedGrantIds\x12?\n" +
+	"\abackups\x18\x02 \x03(\v2%.subjectbroker.operator.v1.BackupInfoR\abackups\x12 \n" +
+	"\voverwritten\x18\x03 \x01(\bR\voverwritten\"\xae\x01\n" +
 	"\aSubject\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aenabled\x18\x02 \x01(\bR\aenabled\x12\x19\n" +
@@ -4887,13 +6461,36 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"reasonCode\x12\x14\n" +
 	"\x05count\x18\x05 \x01(\x04R\x05count\x12\x14\n" +
 	"\x05first\x18\x06 \x01(\x03R\x05first\x12\x12\n" +
-	"\x04last\x18\a \x01(\x03R\x04last2\xdd\x18\n" +
+	"\x04last\x18\a \x01(\x03R\x04last\"l\n" +
+	"\x11PruneAuditRequest\x12>\n" +
+	"\x06copies\x18\x01 \x03(\v2&.subjectbroker.operator.v1.SegmentCopyR\x06copies\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"?\n" +
+	"\vSegmentCopy\x12\x18\n" +
+	"\asegment\x18\x01 \x01(\rR\asegment\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\tR\x06sha256\"Z\n" +
+	"\x12PruneAuditResponse\x12D\n" +
+	"\bsegments\x18\x01 \x03(\v2(.subjectbroker.operator.v1.PrunedSegmentR\bsegments\"i\n" +
+	"\rPrunedSegment\x12\x18\n" +
+	"\asegment\x18\x01 \x01(\rR\asegment\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\x04R\x05first\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\x04R\x04last\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes2\xe5 \n" +
 	"\x0fOperatorService\x12]\n" +
 	"\x06Status\x12(.subjectbroker.operator.v1.StatusRequest\x1a).subjectbroker.operator.v1.StatusResponse\x12o\n" +
 	"\fConfirmClock\x12..subjectbroker.operator.v1.ConfirmClockRequest\x1a/.subjectbroker.operator.v1.ConfirmClockResponse\x12W\n" +
 	"\x04Lock\x12&.subjectbroker.operator.v1.LockRequest\x1a'.subjectbroker.operator.v1.LockResponse\x12]\n" +
 	"\x06Unlock\x12(.subjectbroker.operator.v1.UnlockRequest\x1a).subjectbroker.operator.v1.UnlockResponse\x12Z\n" +
-	"\x05Panic\x12'.subjectbroker.operator.v1.PanicRequest\x1a(.subjectbroker.operator.v1.PanicResponse\x12f\n" +
+	"\x05Panic\x12'.subjectbroker.operator.v1.PanicRequest\x1a(.subjectbroker.operator.v1.PanicResponse\x12c\n" +
+	"\bShowKeys\x12*.subjectbroker.operator.v1.ShowKeysRequest\x1a+.subjectbroker.operator.v1.ShowKeysResponse\x12f\n" +
+	"\tRotateKey\x12+.subjectbroker.operator.v1.RotateKeyRequest\x1a,.subjectbroker.operator.v1.RotateKeyResponse\x12Z\n" +
+	"\x05Rekey\x12'.subjectbroker.operator.v1.RekeyRequest\x1a(.subjectbroker.operator.v1.RekeyResponse\x12`\n" +
+	"\aAddSlot\x12).subjectbroker.operator.v1.AddSlotRequest\x1a*.subjectbroker.operator.v1.AddSlotResponse\x12c\n" +
+	"\bTestSlot\x12*.subjectbroker.operator.v1.TestSlotRequest\x1a+.subjectbroker.operator.v1.TestSlotResponse\x12i\n" +
+	"\n" +
+	"RemoveSlot\x12,.subjectbroker.operator.v1.RemoveSlotRequest\x1a-.subjectbroker.operator.v1.RemoveSlotResponse\x12_\n" +
+	"\x06Backup\x12(.subjectbroker.operator.v1.BackupRequest\x1a).subjectbroker.operator.v1.BackupResponse0\x01\x12q\n" +
+	"\fVerifyBackup\x12..subjectbroker.operator.v1.VerifyBackupRequest\x1a/.subjectbroker.operator.v1.VerifyBackupResponse(\x01\x12l\n" +
+	"\vListBackups\x12-.subjectbroker.operator.v1.ListBackupsRequest\x1a..subjectbroker.operator.v1.ListBackupsResponse\x12f\n" +
 	"\tPutSecret\x12+.subjectbroker.operator.v1.PutSecretRequest\x1a,.subjectbroker.operator.v1.PutSecretResponse\x12f\n" +
 	"\tGetSecret\x12+.subjectbroker.operator.v1.GetSecretRequest\x1a,.subjectbroker.operator.v1.GetSecretResponse\x12o\n" +
 	"\fRevertSecret\x12..subjectbroker.operator.v1.RevertSecretRequest\x1a/.subjectbroker.operator.v1.RevertSecretResponse\x12`\n" +
@@ -4922,7 +6519,9 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x06Export\x12(.subjectbroker.operator.v1.ExportRequest\x1a).subjectbroker.operator.v1.ExportResponse\x12f\n" +
 	"\tAuditHead\x12+.subjectbroker.operator.v1.AuditHeadRequest\x1a,.subjectbroker.operator.v1.AuditHeadResponse\x12h\n" +
 	"\tReadAudit\x12+.subjectbroker.operator.v1.ReadAuditRequest\x1a,.subjectbroker.operator.v1.ReadAuditResponse0\x01\x12l\n" +
-	"\vListDenials\x12-.subjectbroker.operator.v1.ListDenialsRequest\x1a..subjectbroker.operator.v1.ListDenialsResponseB:Z8subjectbroker/proto/subjectbroker/operator/v1;operatorv1b\x06proto3"
+	"\vListDenials\x12-.subjectbroker.operator.v1.ListDenialsRequest\x1a..subjectbroker.operator.v1.ListDenialsResponse\x12i\n" +
+	"\n" +
+	"PruneAudit\x12,.subjectbroker.operator.v1.PruneAuditRequest\x1a-.subjectbroker.operator.v1.PruneAuditResponseB:Z8subjectbroker/proto/subjectbroker/operator/v1;operatorv1b\x06proto3"
 
 var (
 	file_subjectbroker_operator_v1_operator_proto_rawDescOnce sync.Once
@@ -4936,168 +6535,225 @@ func file_subjectbroker_operator_v1_operator_proto_rawDescGZIP() []byte {
 	return file_subjectbroker_operator_v1_operator_proto_rawDescData
 }
 
-var file_subjectbroker_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
+var file_subjectbroker_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
 var file_subjectbroker_operator_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),          // 0: subjectbroker.operator.v1.StatusRequest
 	(*StatusResponse)(nil),         // 1: subjectbroker.operator.v1.StatusResponse
-	(*Probe)(nil),                  // 2: subjectbroker.operator.v1.Probe
-	(*ConfirmClockRequest)(nil),    // 3: subjectbroker.operator.v1.ConfirmClockRequest
-	(*ConfirmClockResponse)(nil),   // 4: subjectbroker.operator.v1.ConfirmClockResponse
-	(*LockRequest)(nil),            // 5: subjectbroker.operator.v1.LockRequest
-	(*LockResponse)(nil),           // 6: subjectbroker.operator.v1.LockResponse
-	(*UnlockRequest)(nil),          // 7: subjectbroker.operator.v1.UnlockRequest
-	(*UnlockResponse)(nil),         // 8: subjectbroker.operator.v1.UnlockResponse
-	(*PanicRequest)(nil),           // 9: subjectbroker.operator.v1.PanicRequest
-	(*PanicResponse)(nil),          // 10: subjectbroker.operator.v1.PanicResponse
-	(*PutSecretRequest)(nil),       // 11: subjectbroker.operator.v1.PutSecretRequest
-	(*PutSecretResponse)(nil),      // 12: subjectbroker.operator.v1.PutSecretResponse
-	(*GetSecretRequest)(nil),       // 13: subjectbroker.operator.v1.GetSecretRequest
-	(*GetSecretResponse)(nil),      // 14: subjectbroker.operator.v1.GetSecretResponse
-	(*RevertSecretRequest)(nil),    // 15: subjectbroker.operator.v1.RevertSecretRequest
-	(*RevertSecretResponse)(nil),   // 16: subjectbroker.operator.v1.RevertSecretResponse
-	(*AddFileRequest)(nil),         // 17: subjectbroker.operator.v1.AddFileRequest
-	(*AddFileResponse)(nil),        // 18: subjectbroker.operator.v1.AddFileResponse
-	(*CheckFilesRequest)(nil),      // 19: subjectbroker.operator.v1.CheckFilesRequest
-	(*CheckFilesResponse)(nil),     // 20: subjectbroker.operator.v1.CheckFilesResponse
-	(*FileCheck)(nil),              // 21: subjectbroker.operator.v1.FileCheck
-	(*RepinFileRequest)(nil),       // 22: subjectbroker.operator.v1.RepinFileRequest
-	(*RepinFileResponse)(nil),      // 23: subjectbroker.operator.v1.RepinFileResponse
-	(*ListResourcesRequest)(nil),   // 24: subjectbroker.operator.v1.ListResourcesRequest
-	(*ListResourcesResponse)(nil),  // 25: subjectbroker.operator.v1.ListResourcesResponse
-	(*Resource)(nil),               // 26: subjectbroker.operator.v1.Resource
-	(*Version)(nil),                // 27: subjectbroker.operator.v1.Version
-	(*GetResourceRequest)(nil),     // 28: subjectbroker.operator.v1.GetResourceRequest
-	(*GetResourceResponse)(nil),    // 29: subjectbroker.operator.v1.GetResourceResponse
-	(*RemoveResourceRequest)(nil),  // 30: subjectbroker.operator.v1.RemoveResourceRequest
-	(*RemoveResourceResponse)(nil), // 31: subjectbroker.operator.v1.RemoveResourceResponse
-	(*Subject)(nil),                // 32: subjectbroker.operator.v1.Subject
-	(*AddSubjectRequest)(nil),      // 33: subjectbroker.operator.v1.AddSubjectRequest
-	(*AddSubjectResponse)(nil),     // 34: subjectbroker.operator.v1.AddSubjectResponse
-	(*SetSubjectRequest)(nil),      // 35: subjectbroker.operator.v1.SetSubjectRequest
-	(*SetSubjectResponse)(nil),     // 36: subjectbroker.operator.v1.SetSubjectResponse
-	(*ListSubjectsRequest)(nil),    // 37: subjectbroker.operator.v1.ListSubjectsRequest
-	(*ListSubjectsResponse)(nil),   // 38: subjectbroker.operator.v1.ListSubjectsResponse
-	(*RemoveSubjectRequest)(nil),   // 39: subjectbroker.operator.v1.RemoveSubjectRequest
-	(*RemoveSubjectResponse)(nil),  // 40: subjectbroker.operator.v1.RemoveSubjectResponse
-	(*Grant)(nil),                  // 41: subjectbroker.operator.v1.Grant
-	(*CreateGrantsRequest)(nil),    // 42: subjectbroker.operator.v1.CreateGrantsRequest
-	(*CreateGrantsResponse)(nil),   // 43: subjectbroker.operator.v1.CreateGrantsResponse
-	(*RevokeGrantsRequest)(nil),    // 44: subjectbroker.operator.v1.RevokeGrantsRequest
-	(*RevokeGrantsResponse)(nil),   // 45: subjectbroker.operator.v1.RevokeGrantsResponse
-	(*ListGrantsRequest)(nil),      // 46: subjectbroker.operator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),     // 47: subjectbroker.operator.v1.ListGrantsResponse
-	(*ExplainRequest)(nil),         // 48: subjectbroker.operator.v1.ExplainRequest
-	(*ExplainResponse)(nil),        // 49: subjectbroker.operator.v1.ExplainResponse
-	(*TraceStep)(nil),              // 50: subjectbroker.operator.v1.TraceStep
-	(*Run)(nil),                    // 51: subjectbroker.operator.v1.Run
-	(*ListRunsRequest)(nil),        // 52: subjectbroker.operator.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),       // 53: subjectbroker.operator.v1.ListRunsResponse
-	(*EndRunRequest)(nil),          // 54: subjectbroker.operator.v1.EndRunRequest
-	(*EndRunResponse)(nil),         // 55: subjectbroker.operator.v1.EndRunResponse
-	(*WatchEventsRequest)(nil),     // 56: subjectbroker.operator.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),    // 57: subjectbroker.operator.v1.WatchEventsResponse
-	(*ApplyRequest)(nil),           // 58: subjectbroker.operator.v1.ApplyRequest
-	(*ApplyResponse)(nil),          // 59: subjectbroker.operator.v1.ApplyResponse
-	(*Change)(nil),                 // 60: subjectbroker.operator.v1.Change
-	(*ExportRequest)(nil),          // 61: subjectbroker.operator.v1.ExportRequest
-	(*ExportResponse)(nil),         // 62: subjectbroker.operator.v1.ExportResponse
-	(*AuditHeadRequest)(nil),       // 63: subjectbroker.operator.v1.AuditHeadRequest
-	(*AuditHeadResponse)(nil),      // 64: subjectbroker.operator.v1.AuditHeadResponse
-	(*ReadAuditRequest)(nil),       // 65: subjectbroker.operator.v1.ReadAuditRequest
-	(*ReadAuditResponse)(nil),      // 66: subjectbroker.operator.v1.ReadAuditResponse
-	(*ListDenialsRequest)(nil),     // 67: subjectbroker.operator.v1.ListDenialsRequest
-	(*ListDenialsResponse)(nil),    // 68: subjectbroker.operator.v1.ListDenialsResponse
-	(*DenialGroup)(nil),            // 69: subjectbroker.operator.v1.DenialGroup
+	(*KeySlot)(nil),                // 2: subjectbroker.operator.v1.KeySlot
+	(*Probe)(nil),                  // 3: subjectbroker.operator.v1.Probe
+	(*ConfirmClockRequest)(nil),    // 4: subjectbroker.operator.v1.ConfirmClockRequest
+	(*ConfirmClockResponse)(nil),   // 5: subjectbroker.operator.v1.ConfirmClockResponse
+	(*LockRequest)(nil),            // 6: subjectbroker.operator.v1.LockRequest
+	(*LockResponse)(nil),           // 7: subjectbroker.operator.v1.LockResponse
+	(*UnlockRequest)(nil),          // 8: subjectbroker.operator.v1.UnlockRequest
+	(*UnlockResponse)(nil),         // 9: subjectbroker.operator.v1.UnlockResponse
+	(*ShowKeysRequest)(nil),        // 10: subjectbroker.operator.v1.ShowKeysRequest
+	(*ShowKeysResponse)(nil),       // 11: subjectbroker.operator.v1.ShowKeysResponse
+	(*RotateKeyRequest)(nil),       // 12: subjectbroker.operator.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),      // 13: subjectbroker.operator.v1.RotateKeyResponse
+	(*RekeyRequest)(nil),           // 14: subjectbroker.operator.v1.RekeyRequest
+	(*RekeyResponse)(nil),          // 15: subjectbroker.operator.v1.RekeyResponse
+	(*AddSlotRequest)(nil),         // 16: subjectbroker.operator.v1.AddSlotRequest
+	(*AddSlotResponse)(nil),        // 17: subjectbroker.operator.v1.AddSlotResponse
+	(*TestSlotRequest)(nil),        // 18: subjectbroker.operator.v1.TestSlotRequest
+	(*TestSlotResponse)(nil),       // 19: subjectbroker.operator.v1.TestSlotResponse
+	(*RemoveSlotRequest)(nil),      // 20: subjectbroker.operator.v1.RemoveSlotRequest
+	(*RemoveSlotResponse)(nil),     // 21: subjectbroker.operator.v1.RemoveSlotResponse
+	(*BackupRequest)(nil),          // 22: subjectbroker.operator.v1.BackupRequest
+	(*BackupResponse)(nil),         // 23: subjectbroker.operator.v1.BackupResponse
+	(*BackupInfo)(nil),             // 24: subjectbroker.operator.v1.BackupInfo
+	(*VerifyBackupRequest)(nil),    // 25: subjectbroker.operator.v1.VerifyBackupRequest
+	(*VerifyBackupResponse)(nil),   // 26: subjectbroker.operator.v1.VerifyBackupResponse
+	(*ListBackupsRequest)(nil),     // 27: subjectbroker.operator.v1.ListBackupsRequest
+	(*ListBackupsResponse)(nil),    // 28: subjectbroker.operator.v1.ListBackupsResponse
+	(*PanicRequest)(nil),           // 29: subjectbroker.operator.v1.PanicRequest
+	(*PanicResponse)(nil),          // 30: subjectbroker.operator.v1.PanicResponse
+	(*PutSecretRequest)(nil),       // 31: subjectbroker.operator.v1.PutSecretRequest
+	(*PutSecretResponse)(nil),      // 32: subjectbroker.operator.v1.PutSecretResponse
+	(*GetSecretRequest)(nil),       // 33: subjectbroker.operator.v1.GetSecretRequest
+	(*GetSecretResponse)(nil),      // 34: subjectbroker.operator.v1.GetSecretResponse
+	(*RevertSecretRequest)(nil),    // 35: subjectbroker.operator.v1.RevertSecretRequest
+	(*RevertSecretResponse)(nil),   // 36: subjectbroker.operator.v1.RevertSecretResponse
+	(*AddFileRequest)(nil),         // 37: subjectbroker.operator.v1.AddFileRequest
+	(*AddFileResponse)(nil),        // 38: subjectbroker.operator.v1.AddFileResponse
+	(*CheckFilesRequest)(nil),      // 39: subjectbroker.operator.v1.CheckFilesRequest
+	(*CheckFilesResponse)(nil),     // 40: subjectbroker.operator.v1.CheckFilesResponse
+	(*FileCheck)(nil),              // 41: subjectbroker.operator.v1.FileCheck
+	(*RepinFileRequest)(nil),       // 42: subjectbroker.operator.v1.RepinFileRequest
+	(*RepinFileResponse)(nil),      // 43: subjectbroker.operator.v1.RepinFileResponse
+	(*ListResourcesRequest)(nil),   // 44: subjectbroker.operator.v1.ListResourcesRequest
+	(*ListResourcesResponse)(nil),  // 45: subjectbroker.operator.v1.ListResourcesResponse
+	(*Resource)(nil),               // 46: subjectbroker.operator.v1.Resource
+	(*Version)(nil),                // 47: subjectbroker.operator.v1.Version
+	(*GetResourceRequest)(nil),     // 48: subjectbroker.operator.v1.GetResourceRequest
+	(*GetResourceResponse)(nil),    // 49: subjectbroker.operator.v1.GetResourceResponse
+	(*RemoveResourceRequest)(nil),  // 50: subjectbroker.operator.v1.RemoveResourceRequest
+	(*RemoveResourceResponse)(nil), // 51: subjectbroker.operator.v1.RemoveResourceResponse
+	(*Subject)(nil),                // 52: subjectbroker.operator.v1.Subject
+	(*AddSubjectRequest)(nil),      // 53: subjectbroker.operator.v1.AddSubjectRequest
+	(*AddSubjectResponse)(nil),     // 54: subjectbroker.operator.v1.AddSubjectResponse
+	(*SetSubjectRequest)(nil),      // 55: subjectbroker.operator.v1.SetSubjectRequest
+	(*SetSubjectResponse)(nil),     // 56: subjectbroker.operator.v1.SetSubjectResponse
+	(*ListSubjectsRequest)(nil),    // 57: subjectbroker.operator.v1.ListSubjectsRequest
+	(*ListSubjectsResponse)(nil),   // 58: subjectbroker.operator.v1.ListSubjectsResponse
+	(*RemoveSubjectRequest)(nil),   // 59: subjectbroker.operator.v1.RemoveSubjectRequest
+	(*RemoveSubjectResponse)(nil),  // 60: subjectbroker.operator.v1.RemoveSubjectResponse
+	(*Grant)(nil),                  // 61: subjectbroker.operator.v1.Grant
+	(*CreateGrantsRequest)(nil),    // 62: subjectbroker.operator.v1.CreateGrantsRequest
+	(*CreateGrantsResponse)(nil),   // 63: subjectbroker.operator.v1.CreateGrantsResponse
+	(*RevokeGrantsRequest)(nil),    // 64: subjectbroker.operator.v1.RevokeGrantsRequest
+	(*RevokeGrantsResponse)(nil),   // 65: subjectbroker.operator.v1.RevokeGrantsResponse
+	(*ListGrantsRequest)(nil),      // 66: subjectbroker.operator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),     // 67: subjectbroker.operator.v1.ListGrantsResponse
+	(*ExplainRequest)(nil),         // 68: subjectbroker.operator.v1.ExplainRequest
+	(*ExplainResponse)(nil),        // 69: subjectbroker.operator.v1.ExplainResponse
+	(*TraceStep)(nil),              // 70: subjectbroker.operator.v1.TraceStep
+	(*Run)(nil),                    // 71: subjectbroker.operator.v1.Run
+	(*ListRunsRequest)(nil),        // 72: subjectbroker.operator.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),       // 73: subjectbroker.operator.v1.ListRunsResponse
+	(*EndRunRequest)(nil),          // 74: subjectbroker.operator.v1.EndRunRequest
+	(*EndRunResponse)(nil),         // 75: subjectbroker.operator.v1.EndRunResponse
+	(*WatchEventsRequest)(nil),     // 76: subjectbroker.operator.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),    // 77: subjectbroker.operator.v1.WatchEventsResponse
+	(*ApplyRequest)(nil),           // 78: subjectbroker.operator.v1.ApplyRequest
+	(*ApplyResponse)(nil),          // 79: subjectbroker.operator.v1.ApplyResponse
+	(*Change)(nil),                 // 80: subjectbroker.operator.v1.Change
+	(*ExportRequest)(nil),          // 81: subjectbroker.operator.v1.ExportRequest
+	(*ExportResponse)(nil),         // 82: subjectbroker.operator.v1.ExportResponse
+	(*AuditHeadRequest)(nil),       // 83: subjectbroker.operator.v1.AuditHeadRequest
+	(*AuditHeadResponse)(nil),      // 84: subjectbroker.operator.v1.AuditHeadResponse
+	(*ReadAuditRequest)(nil),       // 85: subjectbroker.operator.v1.ReadAuditRequest
+	(*ReadAuditResponse)(nil),      // 86: subjectbroker.operator.v1.ReadAuditResponse
+	(*ListDenialsRequest)(nil),     // 87: subjectbroker.operator.v1.ListDenialsRequest
+	(*ListDenialsResponse)(nil),    // 88: subjectbroker.operator.v1.ListDenialsResponse
+	(*DenialGroup)(nil),            // 89: subjectbroker.operator.v1.DenialGroup
+	(*PruneAuditRequest)(nil),      // 90: subjectbroker.operator.v1.PruneAuditRequest
+	(*SegmentCopy)(nil),            // 91: subjectbroker.operator.v1.SegmentCopy
+	(*PruneAuditResponse)(nil),     // 92: subjectbroker.operator.v1.PruneAuditResponse
+	(*PrunedSegment)(nil),          // 93: subjectbroker.operator.v1.PrunedSegment
 }
 var file_subjectbroker_operator_v1_operator_proto_depIdxs = []int32{
-	51, // 0: subjectbroker.operator.v1.StatusResponse.runs:type_name -> subjectbroker.operator.v1.Run
-	2,  // 1: subjectbroker.operator.v1.StatusResponse.probes:type_name -> subjectbroker.operator.v1.Probe
-	26, // 2: subjectbroker.operator.v1.PutSecretResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	26, // 3: subjectbroker.operator.v1.RevertSecretResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	26, // 4: subjectbroker.operator.v1.AddFileResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	21, // 5: subjectbroker.operator.v1.CheckFilesResponse.files:type_name -> subjectbroker.operator.v1.FileCheck
-	21, // 6: subjectbroker.operator.v1.RepinFileResponse.before:type_name -> subjectbroker.operator.v1.FileCheck
-	26, // 7: subjectbroker.operator.v1.RepinFileResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	26, // 8: subjectbroker.operator.v1.ListResourcesResponse.resources:type_name -> subjectbroker.operator.v1.Resource
-	26, // 9: subjectbroker.operator.v1.GetResourceResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	27, // 10: subjectbroker.operator.v1.GetResourceResponse.versions:type_name -> subjectbroker.operator.v1.Version
-	41, // 11: subjectbroker.operator.v1.GetResourceResponse.grants:type_name -> subjectbroker.operator.v1.Grant
-	32, // 12: subjectbroker.operator.v1.AddSubjectResponse.subject:type_name -> subjectbroker.operator.v1.Subject
-	32, // 13: subjectbroker.operator.v1.SetSubjectResponse.subject:type_name -> subjectbroker.operator.v1.Subject
-	32, // 14: subjectbroker.operator.v1.ListSubjectsResponse.subjects:type_name -> subjectbroker.operator.v1.Subject
-	41, // 15: subjectbroker.operator.v1.CreateGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
-	41, // 16: subjectbroker.operator.v1.RevokeGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
-	41, // 17: subjectbroker.operator.v1.ListGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
-	50, // 18: subjectbroker.operator.v1.ExplainResponse.steps:type_name -> subjectbroker.operator.v1.TraceStep
-	51, // 19: subjectbroker.operator.v1.ListRunsResponse.runs:type_name -> subjectbroker.operator.v1.Run
-	51, // 20: subjectbroker.operator.v1.EndRunResponse.run:type_name -> subjectbroker.operator.v1.Run
-	60, // 21: subjectbroker.operator.v1.ApplyResponse.changes:type_name -> subjectbroker.operator.v1.Change
-	69, // 22: subjectbroker.operator.v1.ListDenialsResponse.groups:type_name -> subjectbroker.operator.v1.DenialGroup
-	0,  // 23: subjectbroker.operator.v1.OperatorService.Status:input_type -> subjectbroker.operator.v1.StatusRequest
-	3,  // 24: subjectbroker.operator.v1.OperatorService.ConfirmClock:input_type -> subjectbroker.operator.v1.ConfirmClockRequest
-	5,  // 25: subjectbroker.operator.v1.OperatorService.Lock:input_type -> subjectbroker.operator.v1.LockRequest
-	7,  // 26: subjectbroker.operator.v1.OperatorService.Unlock:input_type -> subjectbroker.operator.v1.UnlockRequest
-	9,  // 27: subjectbroker.operator.v1.OperatorService.Panic:input_type -> subjectbroker.operator.v1.PanicRequest
-	11, // 28: subjectbroker.operator.v1.OperatorService.PutSecret:input_type -> subjectbroker.operator.v1.PutSecretRequest
-	13, // 29: subjectbroker.operator.v1.OperatorService.GetSecret:input_type -> subjectbroker.operator.v1.GetSecretRequest
-	15, // 30: subjectbroker.operator.v1.OperatorService.RevertSecret:input_type -> subjectbroker.operator.v1.RevertSecretRequest
-	17, // 31: subjectbroker.operator.v1.OperatorService.AddFile:input_type -> subjectbroker.operator.v1.AddFileRequest
-	19, // 32: subjectbroker.operator.v1.OperatorService.CheckFiles:input_type -> subjectbroker.operator.v1.CheckFilesRequest
-	22, // 33: subjectbroker.operator.v1.OperatorService.RepinFile:input_type -> subjectbroker.operator.v1.RepinFileRequest
-	24, // 34: subjectbroker.operator.v1.OperatorService.ListResources:input_type -> subjectbroker.operator.v1.ListResourcesRequest
-	28, // 35: subjectbroker.operator.v1.OperatorService.GetResource:input_type -> subjectbroker.operator.v1.GetResourceRequest
-	30, // 36: subjectbroker.operator.v1.OperatorService.RemoveResource:input_type -> subjectbroker.operator.v1.RemoveResourceRequest
-	33, // 37: subjectbroker.operator.v1.OperatorService.AddSubject:input_type -> subjectbroker.operator.v1.AddSubjectRequest
-	35, // 38: subjectbroker.operator.v1.OperatorService.SetSubject:input_type -> subjectbroker.operator.v1.SetSubjectRequest
-	37, // 39: subjectbroker.operator.v1.OperatorService.ListSubjects:input_type -> subjectbroker.operator.v1.ListSubjectsRequest
-	39, // 40: subjectbroker.operator.v1.OperatorService.RemoveSubject:input_type -> subjectbroker.operator.v1.RemoveSubjectRequest
-	42, // 41: subjectbroker.operator.v1.OperatorService.CreateGrants:input_type -> subjectbroker.operator.v1.CreateGrantsRequest
-	44, // 42: subjectbroker.operator.v1.OperatorService.RevokeGrants:input_type -> subjectbroker.operator.v1.RevokeGrantsRequest
-	46, // 43: subjectbroker.operator.v1.OperatorService.ListGrants:input_type -> subjectbroker.operator.v1.ListGrantsRequest
-	48, // 44: subjectbroker.operator.v1.OperatorService.Explain:input_type -> subjectbroker.operator.v1.ExplainRequest
-	52, // 45: subjectbroker.operator.v1.OperatorService.ListRuns:input_type -> subjectbroker.operator.v1.ListRunsRequest
-	54, // 46: subjectbroker.operator.v1.OperatorService.EndRun:input_type -> subjectbroker.operator.v1.EndRunRequest
-	56, // 47: subjectbroker.operator.v1.OperatorService.WatchEvents:input_type -> subjectbroker.operator.v1.WatchEventsRequest
-	58, // 48: subjectbroker.operator.v1.OperatorService.Apply:input_type -> subjectbroker.operator.v1.ApplyRequest
-	61, // 49: subjectbroker.operator.v1.OperatorService.Export:input_type -> subjectbroker.operator.v1.ExportRequest
-	63, // 50: subjectbroker.operator.v1.OperatorService.AuditHead:input_type -> subjectbroker.operator.v1.AuditHeadRequest
-	65, // 51: subjectbroker.operator.v1.OperatorService.ReadAudit:input_type -> subjectbroker.operator.v1.ReadAuditRequest
-	67, // 52: subjectbroker.operator.v1.OperatorService.ListDenials:input_type -> subjectbroker.operator.v1.ListDenialsRequest
-	1,  // 53: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
-	4,  // 54: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
-	6,  // 55: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
-	8,  // 56: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
-	10, // 57: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
-	12, // 58: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
-	14, // 59: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
-	16, // 60: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
-	18, // 61: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
-	20, // 62: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
-	23, // 63: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
-	25, // 64: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
-	29, // 65: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
-	31, // 66: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
-	34, // 67: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
-	36, // 68: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
-	38, // 69: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
-	40, // 70: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
-	43, // 71: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
-	45, // 72: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
-	47, // 73: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
-	49, // 74: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
-	53, // 75: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
-	55, // 76: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
-	57, // 77: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
-	59, // 78: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
-	62, // 79: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
-	64, // 80: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
-	66, // 81: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
-	68, // 82: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
-	53, // [53:83] is the sub-list for method output_type
-	23, // [23:53] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	71, // 0: subjectbroker.operator.v1.StatusResponse.runs:type_name -> subjectbroker.operator.v1.Run
+	3,  // 1: subjectbroker.operator.v1.StatusResponse.probes:type_name -> subjectbroker.operator.v1.Probe
+	2,  // 2: subjectbroker.operator.v1.StatusResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
+	2,  // 3: subjectbroker.operator.v1.ShowKeysResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
+	2,  // 4: subjectbroker.operator.v1.RekeyResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
+	2,  // 5: subjectbroker.operator.v1.AddSlotResponse.slot:type_name -> subjectbroker.operator.v1.KeySlot
+	2,  // 6: subjectbroker.operator.v1.TestSlotResponse.slot:type_name -> subjectbroker.operator.v1.KeySlot
+	2,  // 7: subjectbroker.operator.v1.RemoveSlotResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
+	24, // 8: subjectbroker.operator.v1.RemoveSlotResponse.backups:type_name -> subjectbroker.operator.v1.BackupInfo
+	24, // 9: subjectbroker.operator.v1.BackupResponse.info:type_name -> subjectbroker.operator.v1.BackupInfo
+	24, // 10: subjectbroker.operator.v1.VerifyBackupResponse.info:type_name -> subjectbroker.operator.v1.BackupInfo
+	24, // 11: subjectbroker.operator.v1.ListBackupsResponse.backups:type_name -> subjectbroker.operator.v1.BackupInfo
+	46, // 12: subjectbroker.operator.v1.PutSecretResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	46, // 13: subjectbroker.operator.v1.RevertSecretResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	46, // 14: subjectbroker.operator.v1.AddFileResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	41, // 15: subjectbroker.operator.v1.CheckFilesResponse.files:type_name -> subjectbroker.operator.v1.FileCheck
+	41, // 16: subjectbroker.operator.v1.RepinFileResponse.before:type_name -> subjectbroker.operator.v1.FileCheck
+	46, // 17: subjectbroker.operator.v1.RepinFileResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	46, // 18: subjectbroker.operator.v1.ListResourcesResponse.resources:type_name -> subjectbroker.operator.v1.Resource
+	46, // 19: subjectbroker.operator.v1.GetResourceResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	47, // 20: subjectbroker.operator.v1.GetResourceResponse.versions:type_name -> subjectbroker.operator.v1.Version
+	61, // 21: subjectbroker.operator.v1.GetResourceResponse.grants:type_name -> subjectbroker.operator.v1.Grant
+	24, // 22: subjectbroker.operator.v1.RemoveResourceResponse.backups:type_name -> subjectbroker.operator.v1.BackupInfo
+	52, // 23: subjectbroker.operator.v1.AddSubjectResponse.subject:type_name -> subjectbroker.operator.v1.Subject
+	52, // 24: subjectbroker.operator.v1.SetSubjectResponse.subject:type_name -> subjectbroker.operator.v1.Subject
+	52, // 25: subjectbroker.operator.v1.ListSubjectsResponse.subjects:type_name -> subjectbroker.operator.v1.Subject
+	61, // 26: subjectbroker.operator.v1.CreateGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
+	61, // 27: subjectbroker.operator.v1.RevokeGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
+	61, // 28: subjectbroker.operator.v1.ListGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
+	70, // 29: subjectbroker.operator.v1.ExplainResponse.steps:type_name -> subjectbroker.operator.v1.TraceStep
+	71, // 30: subjectbroker.operator.v1.ListRunsResponse.runs:type_name -> subjectbroker.operator.v1.Run
+	71, // 31: subjectbroker.operator.v1.EndRunResponse.run:type_name -> subjectbroker.operator.v1.Run
+	80, // 32: subjectbroker.operator.v1.ApplyResponse.changes:type_name -> subjectbroker.operator.v1.Change
+	89, // 33: subjectbroker.operator.v1.ListDenialsResponse.groups:type_name -> subjectbroker.operator.v1.DenialGroup
+	91, // 34: subjectbroker.operator.v1.PruneAuditRequest.copies:type_name -> subjectbroker.operator.v1.SegmentCopy
+	93, // 35: subjectbroker.operator.v1.PruneAuditResponse.segments:type_name -> subjectbroker.operator.v1.PrunedSegment
+	0,  // 36: subjectbroker.operator.v1.OperatorService.Status:input_type -> subjectbroker.operator.v1.StatusRequest
+	4,  // 37: subjectbroker.operator.v1.OperatorService.ConfirmClock:input_type -> subjectbroker.operator.v1.ConfirmClockRequest
+	6,  // 38: subjectbroker.operator.v1.OperatorService.Lock:input_type -> subjectbroker.operator.v1.LockRequest
+	8,  // 39: subjectbroker.operator.v1.OperatorService.Unlock:input_type -> subjectbroker.operator.v1.UnlockRequest
+	29, // 40: subjectbroker.operator.v1.OperatorService.Panic:input_type -> subjectbroker.operator.v1.PanicRequest
+	10, // 41: subjectbroker.operator.v1.OperatorService.ShowKeys:input_type -> subjectbroker.operator.v1.ShowKeysRequest
+	12, // 42: subjectbroker.operator.v1.OperatorService.RotateKey:input_type -> subjectbroker.operator.v1.RotateKeyRequest
+	14, // 43: subjectbroker.operator.v1.OperatorService.Rekey:input_type -> subjectbroker.operator.v1.RekeyRequest
+	16, // 44: subjectbroker.operator.v1.OperatorService.AddSlot:input_type -> subjectbroker.operator.v1.AddSlotRequest
+	18, // 45: subjectbroker.operator.v1.OperatorService.TestSlot:input_type -> subjectbroker.operator.v1.TestSlotRequest
+	20, // 46: subjectbroker.operator.v1.OperatorService.RemoveSlot:input_type -> subjectbroker.operator.v1.RemoveSlotRequest
+	22, // 47: subjectbroker.operator.v1.OperatorService.Backup:input_type -> subjectbroker.operator.v1.BackupRequest
+	25, // 48: subjectbroker.operator.v1.OperatorService.VerifyBackup:input_type -> subjectbroker.operator.v1.VerifyBackupRequest
+	27, // 49: subjectbroker.operator.v1.OperatorService.ListBackups:input_type -> subjectbroker.operator.v1.ListBackupsRequest
+	31, // 50: subjectbroker.operator.v1.OperatorService.PutSecret:input_type -> subjectbroker.operator.v1.PutSecretRequest
+	33, // 51: subjectbroker.operator.v1.OperatorService.GetSecret:input_type -> subjectbroker.operator.v1.GetSecretRequest
+	35, // 52: subjectbroker.operator.v1.OperatorService.RevertSecret:input_type -> subjectbroker.operator.v1.RevertSecretRequest
+	37, // 53: subjectbroker.operator.v1.OperatorService.AddFile:input_type -> subjectbroker.operator.v1.AddFileRequest
+	39, // 54: subjectbroker.operator.v1.OperatorService.CheckFiles:input_type -> subjectbroker.operator.v1.CheckFilesRequest
+	42, // 55: subjectbroker.operator.v1.OperatorService.RepinFile:input_type -> subjectbroker.operator.v1.RepinFileRequest
+	44, // 56: subjectbroker.operator.v1.OperatorService.ListResources:input_type -> subjectbroker.operator.v1.ListResourcesRequest
+	48, // 57: subjectbroker.operator.v1.OperatorService.GetResource:input_type -> subjectbroker.operator.v1.GetResourceRequest
+	50, // 58: subjectbroker.operator.v1.OperatorService.RemoveResource:input_type -> subjectbroker.operator.v1.RemoveResourceRequest
+	53, // 59: subjectbroker.operator.v1.OperatorService.AddSubject:input_type -> subjectbroker.operator.v1.AddSubjectRequest
+	55, // 60: subjectbroker.operator.v1.OperatorService.SetSubject:input_type -> subjectbroker.operator.v1.SetSubjectRequest
+	57, // 61: subjectbroker.operator.v1.OperatorService.ListSubjects:input_type -> subjectbroker.operator.v1.ListSubjectsRequest
+	59, // 62: subjectbroker.operator.v1.OperatorService.RemoveSubject:input_type -> subjectbroker.operator.v1.RemoveSubjectRequest
+	62, // 63: subjectbroker.operator.v1.OperatorService.CreateGrants:input_type -> subjectbroker.operator.v1.CreateGrantsRequest
+	64, // 64: subjectbroker.operator.v1.OperatorService.RevokeGrants:input_type -> subjectbroker.operator.v1.RevokeGrantsRequest
+	66, // 65: subjectbroker.operator.v1.OperatorService.ListGrants:input_type -> subjectbroker.operator.v1.ListGrantsRequest
+	68, // 66: subjectbroker.operator.v1.OperatorService.Explain:input_type -> subjectbroker.operator.v1.ExplainRequest
+	72, // 67: subjectbroker.operator.v1.OperatorService.ListRuns:input_type -> subjectbroker.operator.v1.ListRunsRequest
+	74, // 68: subjectbroker.operator.v1.OperatorService.EndRun:input_type -> subjectbroker.operator.v1.EndRunRequest
+	76, // 69: subjectbroker.operator.v1.OperatorService.WatchEvents:input_type -> subjectbroker.operator.v1.WatchEventsRequest
+	78, // 70: subjectbroker.operator.v1.OperatorService.Apply:input_type -> subjectbroker.operator.v1.ApplyRequest
+	81, // 71: subjectbroker.operator.v1.OperatorService.Export:input_type -> subjectbroker.operator.v1.ExportRequest
+	83, // 72: subjectbroker.operator.v1.OperatorService.AuditHead:input_type -> subjectbroker.operator.v1.AuditHeadRequest
+	85, // 73: subjectbroker.operator.v1.OperatorService.ReadAudit:input_type -> subjectbroker.operator.v1.ReadAuditRequest
+	87, // 74: subjectbroker.operator.v1.OperatorService.ListDenials:input_type -> subjectbroker.operator.v1.ListDenialsRequest
+	90, // 75: subjectbroker.operator.v1.OperatorService.PruneAudit:input_type -> subjectbroker.operator.v1.PruneAuditRequest
+	1,  // 76: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
+	5,  // 77: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
+	7,  // 78: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
+	9,  // 79: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
+	30, // 80: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
+	11, // 81: subjectbroker.operator.v1.OperatorService.ShowKeys:output_type -> subjectbroker.operator.v1.ShowKeysResponse
+	13, // 82: subjectbroker.operator.v1.OperatorService.RotateKey:output_type -> subjectbroker.operator.v1.RotateKeyResponse
+	15, // 83: subjectbroker.operator.v1.OperatorService.Rekey:output_type -> subjectbroker.operator.v1.RekeyResponse
+	17, // 84: subjectbroker.operator.v1.OperatorService.AddSlot:output_type -> subjectbroker.operator.v1.AddSlotResponse
+	19, // 85: subjectbroker.operator.v1.OperatorService.TestSlot:output_type -> subjectbroker.operator.v1.TestSlotResponse
+	21, // 86: subjectbroker.operator.v1.OperatorService.RemoveSlot:output_type -> subjectbroker.operator.v1.RemoveSlotResponse
+	23, // 87: subjectbroker.operator.v1.OperatorService.Backup:output_type -> subjectbroker.operator.v1.BackupResponse
+	26, // 88: subjectbroker.operator.v1.OperatorService.VerifyBackup:output_type -> subjectbroker.operator.v1.VerifyBackupResponse
+	28, // 89: subjectbroker.operator.v1.OperatorService.ListBackups:output_type -> subjectbroker.operator.v1.ListBackupsResponse
+	32, // 90: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
+	34, // 91: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
+	36, // 92: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
+	38, // 93: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
+	40, // 94: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
+	43, // 95: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
+	45, // 96: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
+	49, // 97: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
+	51, // 98: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
+	54, // 99: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
+	56, // 100: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
+	58, // 101: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
+	60, // 102: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
+	63, // 103: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
+	65, // 104: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
+	67, // 105: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
+	69, // 106: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
+	73, // 107: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
+	75, // 108: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
+	77, // 109: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
+	79, // 110: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
+	82, // 111: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
+	84, // 112: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
+	86, // 113: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
+	88, // 114: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
+	92, // 115: subjectbroker.operator.v1.OperatorService.PruneAudit:output_type -> subjectbroker.operator.v1.PruneAuditResponse
+	76, // [76:116] is the sub-list for method output_type
+	36, // [36:76] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_subjectbroker_operator_v1_operator_proto_init() }
@@ -5105,14 +6761,14 @@ func file_subjectbroker_operator_v1_operator_proto_init() {
 	if File_subjectbroker_operator_v1_operator_proto != nil {
 		return
 	}
-	file_subjectbroker_operator_v1_operator_proto_msgTypes[35].OneofWrappers = []any{}
+	file_subjectbroker_operator_v1_operator_proto_msgTypes[55].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_subjectbroker_operator_v1_operator_proto_rawDesc), len(file_subjectbroker_operator_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   70,
+			NumMessages:   94,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

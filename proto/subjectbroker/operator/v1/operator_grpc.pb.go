@@ -36,6 +36,15 @@ const (
 	OperatorService_Lock_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/Lock"
 	OperatorService_Unlock_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/Unlock"
 	OperatorService_Panic_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/Panic"
+	OperatorService_ShowKeys_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/ShowKeys"
+	OperatorService_RotateKey_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/RotateKey"
+	OperatorService_Rekey_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/Rekey"
+	OperatorService_AddSlot_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/AddSlot"
+	OperatorService_TestSlot_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/TestSlot"
+	OperatorService_RemoveSlot_FullMethodName     = "/subjectbroker.operator.v1.OperatorService/RemoveSlot"
+	OperatorService_Backup_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/Backup"
+	OperatorService_VerifyBackup_FullMethodName   = "/subjectbroker.operator.v1.OperatorService/VerifyBackup"
+	OperatorService_ListBackups_FullMethodName    = "/subjectbroker.operator.v1.OperatorService/ListBackups"
 	OperatorService_PutSecret_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/PutSecret"
 	OperatorService_GetSecret_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/GetSecret"
 	OperatorService_RevertSecret_FullMethodName   = "/subjectbroker.operator.v1.OperatorService/RevertSecret"
@@ -61,6 +70,7 @@ const (
 	OperatorService_AuditHead_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/AuditHead"
 	OperatorService_ReadAudit_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/ReadAudit"
 	OperatorService_ListDenials_FullMethodName    = "/subjectbroker.operator.v1.OperatorService/ListDenials"
+	OperatorService_PruneAudit_FullMethodName     = "/subjectbroker.operator.v1.OperatorService/PruneAudit"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -79,6 +89,27 @@ type OperatorServiceClient interface {
 	Unlock(ctx context.Context, in *UnlockRequest, opts ...grpc.CallOption) (*UnlockResponse, error)
 	// Panic disables every subject, then locks.
 	Panic(ctx context.Context, in *PanicRequest, opts ...grpc.CallOption) (*PanicResponse, error)
+	// ShowKeys describes slots, terms and the progress of rewrapping.
+	ShowKeys(ctx context.Context, in *ShowKeysRequest, opts ...grpc.CallOption) (*ShowKeysResponse, error)
+	// RotateKey makes a new data-key term. Old rows are rewrapped in the
+	// background; ShowKeys tells how far that is.
+	RotateKey(ctx context.Context, in *RotateKeyRequest, opts ...grpc.CallOption) (*RotateKeyResponse, error)
+	// Rekey makes a new root key and wraps it in every slot.
+	Rekey(ctx context.Context, in *RekeyRequest, opts ...grpc.CallOption) (*RekeyResponse, error)
+	// AddSlot wraps the root key in one more slot. A recovery slot that is there
+	// is replaced, which forces a rekey.
+	AddSlot(ctx context.Context, in *AddSlotRequest, opts ...grpc.CallOption) (*AddSlotResponse, error)
+	// TestSlot proves that a slot opens the vault. Changes nothing.
+	TestSlot(ctx context.Context, in *TestSlotRequest, opts ...grpc.CallOption) (*TestSlotResponse, error)
+	// RemoveSlot removes a slot and rekeys. The last one cannot go.
+	RemoveSlot(ctx context.Context, in *RemoveSlotRequest, opts ...grpc.CallOption) (*RemoveSlotResponse, error)
+	// Backup streams one sealed, compacted copy of the vault as of now, with the
+	// log unless told otherwise.
+	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
+	// VerifyBackup reads a backup and opens everything in it. Changes nothing.
+	VerifyBackup(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[VerifyBackupRequest, VerifyBackupResponse], error)
+	// ListBackups lists the backups that were made, newest first.
+	ListBackups(ctx context.Context, in *ListBackupsRequest, opts ...grpc.CallOption) (*ListBackupsResponse, error)
 	// PutSecret stores a new version of sealed content.
 	PutSecret(ctx context.Context, in *PutSecretRequest, opts ...grpc.CallOption) (*PutSecretResponse, error)
 	// GetSecret discloses sealed content to the operator. Audited.
@@ -131,6 +162,9 @@ type OperatorServiceClient interface {
 	ReadAudit(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadAuditResponse], error)
 	// ListDenials groups denials by subject, capability and cause, newest first.
 	ListDenials(ctx context.Context, in *ListDenialsRequest, opts ...grpc.CallOption) (*ListDenialsResponse, error)
+	// PruneAudit reduces closed segments, of which the operator shows to hold an
+	// exact copy, to their signed first and last lines.
+	PruneAudit(ctx context.Context, in *PruneAuditRequest, opts ...grpc.CallOption) (*PruneAuditResponse, error)
 }
 
 type operatorServiceClient struct {
@@ -185,6 +219,108 @@ func (c *operatorServiceClient) Panic(ctx context.Context, in *PanicRequest, opt
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PanicResponse)
 	err := c.cc.Invoke(ctx, OperatorService_Panic_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ShowKeys(ctx context.Context, in *ShowKeysRequest, opts ...grpc.CallOption) (*ShowKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ShowKeysResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ShowKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RotateKey(ctx context.Context, in *RotateKeyRequest, opts ...grpc.CallOption) (*RotateKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateKeyResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RotateKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) Rekey(ctx context.Context, in *RekeyRequest, opts ...grpc.CallOption) (*RekeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RekeyResponse)
+	err := c.cc.Invoke(ctx, OperatorService_Rekey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) AddSlot(ctx context.Context, in *AddSlotRequest, opts ...grpc.CallOption) (*AddSlotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddSlotResponse)
+	err := c.cc.Invoke(ctx, OperatorService_AddSlot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) TestSlot(ctx context.Context, in *TestSlotRequest, opts ...grpc.CallOption) (*TestSlotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TestSlotResponse)
+	err := c.cc.Invoke(ctx, OperatorService_TestSlot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RemoveSlot(ctx context.Context, in *RemoveSlotRequest, opts ...grpc.CallOption) (*RemoveSlotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveSlotResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RemoveSlot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[0], OperatorService_Backup_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[BackupRequest, BackupResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_BackupClient = grpc.ServerStreamingClient[BackupResponse]
+
+func (c *operatorServiceClient) VerifyBackup(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[VerifyBackupRequest, VerifyBackupResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[1], OperatorService_VerifyBackup_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[VerifyBackupRequest, VerifyBackupResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_VerifyBackupClient = grpc.ClientStreamingClient[VerifyBackupRequest, VerifyBackupResponse]
+
+func (c *operatorServiceClient) ListBackups(ctx context.Context, in *ListBackupsRequest, opts ...grpc.CallOption) (*ListBackupsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListBackupsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListBackups_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -383,7 +519,7 @@ func (c *operatorServiceClient) EndRun(ctx context.Context, in *EndRunRequest, o
 
 func (c *operatorServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[0], OperatorService_WatchEvents_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[2], OperatorService_WatchEvents_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -432,7 +568,7 @@ func (c *operatorServiceClient) AuditHead(ctx context.Context, in *AuditHeadRequ
 
 func (c *operatorServiceClient) ReadAudit(ctx context.Context, in *ReadAuditRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadAuditResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[1], OperatorService_ReadAudit_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[3], OperatorService_ReadAudit_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -459,6 +595,16 @@ func (c *operatorServiceClient) ListDenials(ctx context.Context, in *ListDenials
 	return out, nil
 }
 
+func (c *operatorServiceClient) PruneAudit(ctx context.Context, in *PruneAuditRequest, opts ...grpc.CallOption) (*PruneAuditResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PruneAuditResponse)
+	err := c.cc.Invoke(ctx, OperatorService_PruneAudit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperatorServiceServer is the server API for OperatorService service.
 // All implementations must embed UnimplementedOperatorServiceServer
 // for forward compatibility.
@@ -475,6 +621,27 @@ type OperatorServiceServer interface {
 	Unlock(context.Context, *UnlockRequest) (*UnlockResponse, error)
 	// Panic disables every subject, then locks.
 	Panic(context.Context, *PanicRequest) (*PanicResponse, error)
+	// ShowKeys describes slots, terms and the progress of rewrapping.
+	ShowKeys(context.Context, *ShowKeysRequest) (*ShowKeysResponse, error)
+	// RotateKey makes a new data-key term. Old rows are rewrapped in the
+	// background; ShowKeys tells how far that is.
+	RotateKey(context.Context, *RotateKeyRequest) (*RotateKeyResponse, error)
+	// Rekey makes a new root key and wraps it in every slot.
+	Rekey(context.Context, *RekeyRequest) (*RekeyResponse, error)
+	// AddSlot wraps the root key in one more slot. A recovery slot that is there
+	// is replaced, which forces a rekey.
+	AddSlot(context.Context, *AddSlotRequest) (*AddSlotResponse, error)
+	// TestSlot proves that a slot opens the vault. Changes nothing.
+	TestSlot(context.Context, *TestSlotRequest) (*TestSlotResponse, error)
+	// RemoveSlot removes a slot and rekeys. The last one cannot go.
+	RemoveSlot(context.Context, *RemoveSlotRequest) (*RemoveSlotResponse, error)
+	// Backup streams one sealed, compacted copy of the vault as of now, with the
+	// log unless told otherwise.
+	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
+	// VerifyBackup reads a backup and opens everything in it. Changes nothing.
+	VerifyBackup(grpc.ClientStreamingServer[VerifyBackupRequest, VerifyBackupResponse]) error
+	// ListBackups lists the backups that were made, newest first.
+	ListBackups(context.Context, *ListBackupsRequest) (*ListBackupsResponse, error)
 	// PutSecret stores a new version of sealed content.
 	PutSecret(context.Context, *PutSecretRequest) (*PutSecretResponse, error)
 	// GetSecret discloses sealed content to the operator. Audited.
@@ -527,6 +694,9 @@ type OperatorServiceServer interface {
 	ReadAudit(*ReadAuditRequest, grpc.ServerStreamingServer[ReadAuditResponse]) error
 	// ListDenials groups denials by subject, capability and cause, newest first.
 	ListDenials(context.Context, *ListDenialsRequest) (*ListDenialsResponse, error)
+	// PruneAudit reduces closed segments, of which the operator shows to hold an
+	// exact copy, to their signed first and last lines.
+	PruneAudit(context.Context, *PruneAuditRequest) (*PruneAuditResponse, error)
 	mustEmbedUnimplementedOperatorServiceServer()
 }
 
@@ -551,6 +721,33 @@ func (UnimplementedOperatorServiceServer) Unlock(context.Context, *UnlockRequest
 }
 func (UnimplementedOperatorServiceServer) Panic(context.Context, *PanicRequest) (*PanicResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Panic not implemented")
+}
+func (UnimplementedOperatorServiceServer) ShowKeys(context.Context, *ShowKeysRequest) (*ShowKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ShowKeys not implemented")
+}
+func (UnimplementedOperatorServiceServer) RotateKey(context.Context, *RotateKeyRequest) (*RotateKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateKey not implemented")
+}
+func (UnimplementedOperatorServiceServer) Rekey(context.Context, *RekeyRequest) (*RekeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rekey not implemented")
+}
+func (UnimplementedOperatorServiceServer) AddSlot(context.Context, *AddSlotRequest) (*AddSlotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddSlot not implemented")
+}
+func (UnimplementedOperatorServiceServer) TestSlot(context.Context, *TestSlotRequest) (*TestSlotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TestSlot not implemented")
+}
+func (UnimplementedOperatorServiceServer) RemoveSlot(context.Context, *RemoveSlotRequest) (*RemoveSlotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveSlot not implemented")
+}
+func (UnimplementedOperatorServiceServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error {
+	return status.Error(codes.Unimplemented, "method Backup not implemented")
+}
+func (UnimplementedOperatorServiceServer) VerifyBackup(grpc.ClientStreamingServer[VerifyBackupRequest, VerifyBackupResponse]) error {
+	return status.Error(codes.Unimplemented, "method VerifyBackup not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListBackups(context.Context, *ListBackupsRequest) (*ListBackupsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListBackups not implemented")
 }
 func (UnimplementedOperatorServiceServer) PutSecret(context.Context, *PutSecretRequest) (*PutSecretResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PutSecret not implemented")
@@ -626,6 +823,9 @@ func (UnimplementedOperatorServiceServer) ReadAudit(*ReadAuditRequest, grpc.Serv
 }
 func (UnimplementedOperatorServiceServer) ListDenials(context.Context, *ListDenialsRequest) (*ListDenialsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDenials not implemented")
+}
+func (UnimplementedOperatorServiceServer) PruneAudit(context.Context, *PruneAuditRequest) (*PruneAuditResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PruneAudit not implemented")
 }
 func (UnimplementedOperatorServiceServer) mustEmbedUnimplementedOperatorServiceServer() {}
 func (UnimplementedOperatorServiceServer) testEmbeddedByValue()                         {}
@@ -734,6 +934,150 @@ func _OperatorService_Panic_Handler(srv interface{}, ctx context.Context, dec fu
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(OperatorServiceServer).Panic(ctx, req.(*PanicRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ShowKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ShowKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ShowKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ShowKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ShowKeys(ctx, req.(*ShowKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RotateKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RotateKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RotateKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RotateKey(ctx, req.(*RotateKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_Rekey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RekeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).Rekey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_Rekey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).Rekey(ctx, req.(*RekeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_AddSlot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddSlotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).AddSlot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_AddSlot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).AddSlot(ctx, req.(*AddSlotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_TestSlot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TestSlotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).TestSlot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_TestSlot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).TestSlot(ctx, req.(*TestSlotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RemoveSlot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveSlotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RemoveSlot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RemoveSlot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RemoveSlot(ctx, req.(*RemoveSlotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(BackupRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServiceServer).Backup(m, &grpc.GenericServerStream[BackupRequest, BackupResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_BackupServer = grpc.ServerStreamingServer[BackupResponse]
+
+func _OperatorService_VerifyBackup_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(OperatorServiceServer).VerifyBackup(&grpc.GenericServerStream[VerifyBackupRequest, VerifyBackupResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_VerifyBackupServer = grpc.ClientStreamingServer[VerifyBackupRequest, VerifyBackupResponse]
+
+func _OperatorService_ListBackups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListBackupsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListBackups(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListBackups_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListBackups(ctx, req.(*ListBackupsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1174,6 +1518,24 @@ func _OperatorService_ListDenials_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_PruneAudit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PruneAuditRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).PruneAudit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_PruneAudit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).PruneAudit(ctx, req.(*PruneAuditRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // OperatorService_ServiceDesc is the grpc.ServiceDesc for OperatorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1200,6 +1562,34 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Panic",
 			Handler:    _OperatorService_Panic_Handler,
+		},
+		{
+			MethodName: "ShowKeys",
+			Handler:    _OperatorService_ShowKeys_Handler,
+		},
+		{
+			MethodName: "RotateKey",
+			Handler:    _OperatorService_RotateKey_Handler,
+		},
+		{
+			MethodName: "Rekey",
+			Handler:    _OperatorService_Rekey_Handler,
+		},
+		{
+			MethodName: "AddSlot",
+			Handler:    _OperatorService_AddSlot_Handler,
+		},
+		{
+			MethodName: "TestSlot",
+			Handler:    _OperatorService_TestSlot_Handler,
+		},
+		{
+			MethodName: "RemoveSlot",
+			Handler:    _OperatorService_RemoveSlot_Handler,
+		},
+		{
+			MethodName: "ListBackups",
+			Handler:    _OperatorService_ListBackups_Handler,
 		},
 		{
 			MethodName: "PutSecret",
@@ -1293,8 +1683,22 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "ListDenials",
 			Handler:    _OperatorService_ListDenials_Handler,
 		},
+		{
+			MethodName: "PruneAudit",
+			Handler:    _OperatorService_PruneAudit_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Backup",
+			Handler:       _OperatorService_Backup_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "VerifyBackup",
+			Handler:       _OperatorService_VerifyBackup_Handler,
+			ClientStreams: true,
+		},
 		{
 			StreamName:    "WatchEvents",
 			Handler:       _OperatorService_WatchEvents_Handler,
