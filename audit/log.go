@@ -155,6 +155,11 @@ func (l *Log) Durable() (Position, <-chan struct{}) {
 func (l *Log) Head() Head {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.head()
+}
+
+// head is Head for callers that hold mu.
+func (l *Log) head() Head {
 	return Head{
 		Genesis: l.genesis.String(), VaultID: l.config.VaultID,
 		Segment: l.durable.Segment, Seq: l.durable.Seq, Hash: l.durable.Hash, Signature: l.sig,
