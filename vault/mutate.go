@@ -1,9 +1,6 @@
 package vault
 
-import (
-	"fmt"
-	"maps"
-)
+import "fmt"
 
 // Journal is the audit log as a mutation sees it. Both methods return when their entry is durable. They are called while
 // the vault's write transaction is held: they must not call the vault, State excepted, nor wait for anything that does.
@@ -42,14 +39,29 @@ func (v *Vault) View(fn func(*Tx) error) error {
 // Errors: those of View, ErrReadOnly; what fn or Intent return, when nothing was changed. ErrFailed when it is not known whether the
 // commit succeeded: the vault has stopped. ErrNotRecorded, wrapping what Applied returned, when it did succeed.
 func (v *Vault) Mutate(j Journal, fn func(*Tx) error) error {
+	return v.mutate(j, fn, func(next *stateRow) error {
+		next.generation++
+		return nil
+	})
+}
+
+// mutate is Mutate with advance saying what becomes of generation and marks; its error ends the mutation before fn is run.
+func (v *Vault) mutate(j Journal, fn func(*Tx) error, advance func(next *stateRow) error) error {
 	if j == nil {
 		return fmt.Errorf("%w: a mutation needs a journal", ErrInvalid)
 	}
-	v.life.RLock()
-	defer v.life.RUnlock()
 	v.mutating.Lock()
 	defer v.mutating.Unlock()
+	v.life.RLock()
+	defer v.life.RUnlock()
 	if err := v.writable(); err != nil {
+		return err
+	}
+	// Only a holder of mutating writes state, so this is its newest value.
+	v.mu.Lock()
+	next := v.state
+	v.mu.Unlock()
+	if err := advance(&next); err != nil {
 		return err
 	}
 	rows, err := v.store.begin(true)
@@ -63,11 +75,6 @@ func (v *Vault) Mutate(j Journal, fn func(*Tx) error) error {
 		return err
 	}
 
-	// Only a holder of mutating writes state, so this is its newest value.
-	v.mu.Lock()
-	next := v.state
-	v.mu.Unlock()
-	next.generation++
 	next.count, next.acc = tx.count, tx.acc
 	digest := tx.s.digest(v.keys.publish, next.generation, next.count, next.acc)
 	position, err := j.Intent(next.generation, digest)
@@ -90,26 +97,26 @@ func (v *Vault) Mutate(j Journal, fn func(*Tx) error) error {
 // WriteCheckpoint stores marks in the state row, and nothing else: the generation stays. It is best effort and never waits for
 // a mutation: ErrBusy.
 func (v *Vault) WriteCheckpoint(m Marks) error {
-	if !v.life.TryRLock() {
-		return ErrBusy
-	}
-	defer v.life.RUnlock()
 	if !v.mutating.TryLock() {
 		return ErrBusy
 	}
 	defer v.mutating.Unlock()
+	if !v.life.TryRLock() {
+		return ErrBusy
+	}
+	defer v.life.RUnlock()
 	if err := v.writable(); err != nil {
 		return err
 	}
 	v.mu.Lock()
 	next, digest := v.state, v.digest
 	v.mu.Unlock()
-	next.usesAt, next.uses = m.Checkpoint, maps.Clone(m.Uses)
+	newest := next.checkpoint
+	next.setMarks(m)
 	// A mutation may have stored a later position since the caller looked.
-	if m.Checkpoint.Seq >= next.checkpoint.Seq {
-		next.checkpoint = m.Checkpoint
+	if newest.Seq > m.Checkpoint.Seq {
+		next.checkpoint = newest
 	}
-	next.highWater, next.bootID = m.HighWater, m.BootID
 	rows, err := v.store.begin(true)
 	if err != nil {
 		return v.faulty(err)

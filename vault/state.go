@@ -52,6 +52,11 @@ type stateRow struct {
 	uses       map[string]uint64
 }
 
+func (s *stateRow) setMarks(m Marks) {
+	s.checkpoint, s.usesAt, s.uses = m.Checkpoint, m.Checkpoint, maps.Clone(m.Uses)
+	s.highWater, s.bootID = m.HighWater, m.BootID
+}
+
 func (s *stateRow) encode() []byte {
 	sum := s.acc.bytes()
 	b := newLP(make([]byte, 0, 256+40*len(s.uses)), 8+len(s.uses)).text(stateLabel)

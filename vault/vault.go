@@ -37,6 +37,9 @@ type Vault struct {
 	id   string
 	kind string // of the first slot
 
+	// mutating is held by whatever writes rows, one at a time. It comes before life, so that who holds it can change the
+	// store while nobody waits for it inside of life.
+	mutating sync.Mutex
 	// life is held for reading by everything that uses store or keys, and for writing by whatever changes them. A function
 	// running inside must not take it again: with a writer waiting between the two, both would wait for ever.
 	life  sync.RWMutex
@@ -46,8 +49,7 @@ type Vault struct {
 
 	unlocking sync.Mutex // one unlock attempt at a time; before life
 	attempts  atomic.Uint64
-	attempt   error      // what the last one came to; guarded by unlocking
-	mutating  sync.Mutex // one mutation or checkpoint at a time; after life
+	attempt   error // what the last one came to; guarded by unlocking
 	stopping  atomic.Int32
 
 	locked atomic.Bool
