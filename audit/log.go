@@ -40,9 +40,20 @@ type Config struct {
 	// Known is the newest position that the vault remembers; zero means none. A
 	// log that does not contain it is refused.
 	Known Position
+	// Expect is a position that was kept outside the home; nil means none. A log
+	// that does not contain it is refused. Its Segment is not looked at. Inside a
+	// pruned segment it cannot be compared, and is taken to have been there.
+	Expect *Position
 	// Fresh allows Open to begin a new log where there is none at all. It is
-	// set only while the vault is being created.
+	// set only while the vault is being created, restored or recovered.
 	Fresh bool
+	// Origin is what the first entry of a new log says of an older one; nil when
+	// there was none. It needs Fresh, and is not looked at when there is a log.
+	Origin *Origin
+	// Keep returns the oldest position that a later start will want to replay
+	// from; Prune leaves its segment and all later ones alone. nil means that
+	// the caller sees to that.
+	Keep func() Position
 	// Now stamps entries; nil means time.Now.
 	Now func() time.Time
 	// Logger gets what happens to the files; nil discards it.
@@ -63,6 +74,13 @@ func (c *Config) complete() error {
 		return errors.New("audit.Config.VaultID must be 32 lower-case hex digits")
 	case c.SegmentSize < 0:
 		return errors.New("audit.Config.SegmentSize must not be negative")
+	case c.Origin != nil && !c.Fresh:
+		return errors.New("audit.Config.Origin needs Fresh")
+	}
+	if c.Origin != nil {
+		if err := c.Origin.check(); err != nil {
+			return err
+		}
 	}
 	if c.SegmentSize == 0 {
 		c.SegmentSize = DefaultSegmentSize

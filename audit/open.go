@@ -63,6 +63,11 @@ func (l *Log) load() (*Recovery, error) {
 	if err := l.makeFolder(); err != nil {
 		return nil, err
 	}
+	if part, err := asidePart(l.config.Dir); err != nil {
+		return nil, err
+	} else if part != "" {
+		return nil, fmt.Errorf("%w: setting it aside was interrupted, and %s holds a part of it", ErrDamaged, part)
+	}
 	list, temporary, err := listSegments(l.config.Dir)
 	if err != nil {
 		return nil, err
@@ -99,6 +104,9 @@ func (l *Log) makeFolder() error {
 func (l *Log) begin() (*Recovery, error) {
 	if l.config.Known != (Position{}) {
 		return nil, fmt.Errorf("%w: there is no segment in %s, and entry %d is known", ErrRollback, l.config.Dir, l.config.Known.Seq)
+	}
+	if want := l.config.Expect; want != nil {
+		return nil, fmt.Errorf("%w: there is no segment in %s, and entry %d was noted elsewhere", ErrRollback, l.config.Dir, want.Seq)
 	}
 	if !l.config.Fresh {
 		return nil, fmt.Errorf("%w: there is no segment in %s", ErrDamaged, l.config.Dir)

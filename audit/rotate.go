@@ -203,11 +203,15 @@ func (l *Log) openNext() error {
 
 // writeOpened writes the first entry of next and gives the file its name.
 func (l *Log) writeOpened(next *prepared) (*batch, error) {
-	b := newBatch()
-	b.add(&Entry{
+	first := Entry{
 		V: 1, Seq: l.w.head.Seq + 1, Timestamp: l.config.Now(), Vault: l.config.VaultID, Segment: next.number,
 		Kind: SegmentOpened, KeyID: next.keyID(), Void: next.void,
-	})
+	}
+	if first.Seq == 1 {
+		l.config.Origin.tell(&first)
+	}
+	b := newBatch()
+	b.add(&first)
 	b.seal(l.w.head.Hash, l.config.VaultID, next.key)
 	if _, err := next.file.WriteAt(b.buf, 0); err != nil {
 		return nil, fmt.Errorf("writing: %w", err)

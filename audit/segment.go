@@ -49,17 +49,13 @@ func listSegments(dir string) (segments []segment, temporary []string, err error
 		return nil, nil, err
 	}
 	for _, name := range names {
-		base, suffix := name.Name(), ""
-		if len(base) > segmentDigits {
-			base, suffix = base[:segmentDigits], base[segmentDigits:]
-		}
-		number, err := strconv.ParseUint(base, 10, 32)
-		if err != nil || len(base) != segmentDigits || number == 0 {
+		number, suffix, ok := cutName(name.Name())
+		if !ok {
 			continue
 		}
 		switch suffix {
 		case segmentSuffix, prunedSuffix:
-			segments = append(segments, segment{number: uint32(number), pruned: suffix == prunedSuffix})
+			segments = append(segments, segment{number: number, pruned: suffix == prunedSuffix})
 		case tempSuffix:
 			temporary = append(temporary, name.Name())
 		}
@@ -71,6 +67,15 @@ func listSegments(dir string) (segments []segment, temporary []string, err error
 		}
 	}
 	return segments, temporary, nil
+}
+
+// cutName takes the name of a file of the log apart.
+func cutName(name string) (number uint32, suffix string, ok bool) {
+	if len(name) < segmentDigits || len(name) > segmentDigits && name[segmentDigits] != '.' {
+		return 0, "", false
+	}
+	n, err := strconv.ParseUint(name[:segmentDigits], 10, 32)
+	return uint32(n), name[segmentDigits:], err == nil && n > 0
 }
 
 func (s segment) name() string {

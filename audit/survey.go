@@ -43,7 +43,7 @@ func (l *Log) survey(list []segment) (*found, error) {
 			return nil, err
 		}
 	}
-	return f, nil
+	return f, l.expect(f)
 }
 
 // firstEntry reads and checks the segment.opened of s.
@@ -105,7 +105,10 @@ func (l *Log) surveySegment(f *found, s *segment, next *Entry, full bool) error 
 		}
 		s.end = next.Void.Offset
 	}
-	walk := walker{log: l, segment: s.number, key: f.key, known: l.config.Known}
+	if want := l.config.Expect; want != nil && first.Seq <= want.Seq && (next == nil || want.Seq < next.Seq) {
+		full = true
+	}
+	walk := walker{log: l, segment: s.number, key: f.key, known: l.config.Known, expect: l.config.Expect}
 	switch {
 	case s.pruned, !full:
 		err = walk.lastLine(file, s.end)
@@ -144,6 +147,7 @@ type walker struct {
 	segment uint32
 	key     ed25519.PublicKey
 	known   Position
+	expect  *Position
 
 	signed, before signedLine // the last two signed lines that are in the chain
 	broken         error      // why the chain ends before the segment does
@@ -175,6 +179,9 @@ func (w *walker) all(file io.ReaderAt, end int64, first Entry) error {
 		prev = hashLine(line)
 		if seq == w.known.Seq && prev != Hash(w.known.Hash) {
 			return fmt.Errorf("%w: entry %d is not the one that is known", ErrRollback, seq)
+		}
+		if w.expect != nil && seq == w.expect.Seq && prev != Hash(w.expect.Hash) {
+			return fmt.Errorf("%w: entry %d is not the one that was noted elsewhere", ErrRollback, seq)
 		}
 		if c.sig != nil {
 			w.before, w.signed = w.signed, signedLine{

@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Exit codes of `sbctl audit verify`, as the contract has them.
@@ -26,9 +27,34 @@ type Report struct {
 	Voided     []Voided
 	InFlight   int64 // bytes behind Last that the running daemon was still writing
 
+	// What a crash leaves in a log at rest, and the next start mends. It is a
+	// Fault all the same, because files alone cannot tell it from a cut.
+	Torn     int64 // bytes of an unfinished commit behind Last, which the next start sets aside
+	Rotating bool  // the newest segment was handed over to one that was not made yet
+
+	Origin *Origin // what the log says of an older one; nil: it began with nothing before it
+	Bundle *Span   // what a bundle is of; nil: this is no bundle
+
 	Anchors []string // what the log was held against, and equals: daemon, genesis, expect
 	Notes   []string // what a reader should know although it is no fault
 	Fault   *Fault   // nil: none
+}
+
+// Unfinished reports whether the fault is nothing but what a crash leaves.
+func (r *Report) Unfinished() bool { return r.Torn > 0 || r.Rotating }
+
+// Origin is the end of an older log of the same vault, in whose place this one
+// was begun.
+type Origin struct {
+	Cause string // RESTORED or SET_ASIDE
+	Last  Point  // newest entry that was known of it; zero: none was
+}
+
+// Span is the range that a bundle was made for.
+type Span struct {
+	Since, Until time.Time // zero: from the first, up to the newest
+	Whole        []uint32  // segments that are in it whole
+	Stubs        []Pruned  // segments of which only the ends are in it
 }
 
 // Point is an entry by its seq and the SHA-256 of its line in hex.
