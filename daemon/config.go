@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -21,6 +22,7 @@ type fileConfig struct {
 	segmentSize int64
 	log         string
 	socketDir   string
+	head        headPlaces
 }
 
 // maxConfigSize is the largest config.yaml, in bytes.
@@ -46,10 +48,34 @@ func readConfig(home string) (fileConfig, error) {
 		return fileConfig{}, fault(wire.ConfigInvalid, "%s is larger than %d bytes", path, maxConfigSize)
 	}
 	config, err := parseConfig(raw)
+	if err == nil && config.head.file != "" && below(home, config.head.file) {
+		err = errors.New("audit.headFile lies in the home, and would be put back together with it: choose another place")
+	}
 	if err != nil {
 		return fileConfig{}, fault(wire.ConfigInvalid, "%s: %w", path, err)
 	}
 	return config, nil
+}
+
+// below reports whether path lies in dir, through links or not.
+func below(dir, path string) bool {
+	home, err := os.Stat(dir)
+	if err != nil {
+		return false
+	}
+	parent := filepath.Dir(path)
+	if resolved, err := filepath.EvalSymlinks(parent); err == nil {
+		parent = resolved
+	}
+	for {
+		if info, err := os.Stat(parent); err == nil && os.SameFile(home, info) {
+			return true
+		}
+		if parent == filepath.Dir(parent) {
+			return false
+		}
+		parent = filepath.Dir(parent)
+	}
 }
 
 // parseConfig walks the nodes itself: the library's strict decoding still takes
@@ -71,29 +97,62 @@ func parseConfig(raw []byte) (fileConfig, error) {
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
 		return config, errors.New("only one document is allowed")
 	}
-	if len(root.Content) != 1 || root.Content[0].Kind != yaml.MappingNode {
-		return config, fmt.Errorf("line %d: want a mapping", root.Line)
+	if len(root.Content) != 1 {
+		return config, atLine(&root, errors.New("want a mapping"))
+	}
+	return config, eachKey(root.Content[0], config.set)
+}
+
+// eachKey calls set with every key of a mapping, none of which may stand twice.
+// Errors name the line.
+func eachKey(mapping *yaml.Node, set func(key string, value *yaml.Node) error) error {
+	if mapping.Kind != yaml.MappingNode || mapping.Anchor != "" || mapping.Style&yaml.TaggedStyle != 0 {
+		return atLine(mapping, errors.New("want a mapping"))
 	}
 	seen := map[string]bool{}
-	mapping := root.Content[0].Content
-	for i := 0; i+1 < len(mapping); i += 2 {
-		key, value := mapping[i], mapping[i+1]
-		if key.Kind != yaml.ScalarNode || key.Tag != "!!str" || key.Anchor != "" || key.Style&yaml.TaggedStyle != 0 {
-			return config, fmt.Errorf("line %d: want a plain key", key.Line)
+	for i := 0; i+1 < len(mapping.Content); i += 2 {
+		key, value := mapping.Content[i], mapping.Content[i+1]
+		if !isPlain(key) || key.Tag != "!!str" {
+			return atLine(key, errors.New("want a plain key"))
 		}
 		if seen[key.Value] {
-			return config, fmt.Errorf("line %d: %s stands twice", key.Line, key.Value)
+			return atLine(key, fmt.Errorf("%s stands twice", key.Value))
 		}
 		seen[key.Value] = true
-		if err := config.set(key.Value, value); err != nil {
-			return config, fmt.Errorf("line %d: %w", value.Line, err)
+		if err := set(key.Value, value); err != nil {
+			return atLine(value, err)
 		}
 	}
-	return config, nil
+	return nil
+}
+
+// lineError is an error that names its line.
+type lineError struct {
+	line int
+	err  error
+}
+
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
+func (e *lineError) Unwrap() error { return e.err }
+
+// atLine names the line of an error; the innermost one stays.
+func atLine(node *yaml.Node, err error) error {
+	if named, ok := errors.AsType[*lineError](err); ok {
+		return named
+	}
+	return &lineError{node.Line, err}
+}
+
+// isPlain takes a value without anchor, alias and tag.
+func isPlain(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode && node.Anchor == "" && node.Style&yaml.TaggedStyle == 0
 }
 
 func (c *fileConfig) set(key string, value *yaml.Node) error {
-	if value.Kind != yaml.ScalarNode || value.Anchor != "" || value.Style&yaml.TaggedStyle != 0 {
+	if key == "audit" {
+		return eachKey(value, c.head.set)
+	}
+	if !isPlain(value) {
 		return fmt.Errorf("%s: want a plain value", key)
 	}
 	switch key {
@@ -111,13 +170,50 @@ func (c *fileConfig) set(key string, value *yaml.Node) error {
 		c.log = value.Value
 		return oneOf(key, value, "text", "json")
 	case "socketDir":
-		c.socketDir = value.Value
-		if value.Tag != "!!str" || !filepath.IsAbs(value.Value) {
-			return errors.New("socketDir: want an absolute path")
+		return absolute(key, value, &c.socketDir)
+	}
+	return fmt.Errorf("the key %s is not known", key)
+}
+
+// headPlaces says where the log's head is kept outside the home.
+type headPlaces struct {
+	file    string   // absolute path; empty: none
+	command []string // absolute path of a program and its arguments; empty: none
+}
+
+func (h *headPlaces) none() bool { return h.file == "" && len(h.command) == 0 }
+
+func (h *headPlaces) set(key string, value *yaml.Node) error {
+	switch key {
+	case "headFile":
+		if !isPlain(value) {
+			return errors.New("audit.headFile: want a plain value")
+		}
+		return absolute("audit.headFile", value, &h.file)
+	case "headCommand":
+		if value.Kind != yaml.SequenceNode || value.Anchor != "" || value.Style&yaml.TaggedStyle != 0 || len(value.Content) == 0 {
+			return errors.New("audit.headCommand: want a list: a program and its arguments")
+		}
+		for i, word := range value.Content {
+			if !isPlain(word) || word.Tag != "!!str" || strings.Contains(word.Value, "\x00") {
+				return atLine(word, errors.New("audit.headCommand: want a list of texts"))
+			}
+			if i == 0 && !filepath.IsAbs(word.Value) {
+				return atLine(word, errors.New("audit.headCommand: want the absolute path of a program"))
+			}
+			h.command = append(h.command, word.Value)
 		}
 		return nil
 	}
-	return fmt.Errorf("the key %s is not known", key)
+	return fmt.Errorf("the key audit.%s is not known", key)
+}
+
+func absolute(key string, value *yaml.Node, into *string) error {
+	if value.Tag != "!!str" || !filepath.IsAbs(value.Value) || strings.Contains(value.Value, "\x00") {
+		return fmt.Errorf("%s: want an absolute path", key)
+	}
+	*into = value.Value
+	return nil
 }
 
 func oneOf(key string, value *yaml.Node, allowed ...string) error {

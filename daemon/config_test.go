@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -46,8 +47,29 @@ func TestParseConfig(t *testing.T) {
 		"a truth value":      {text: "log: true\n", says: "text, json"},
 		"relative folder":    {text: "socketDir: run\n", says: "absolute path"},
 		"no folder":          {text: "socketDir: \"\"\n", says: "absolute path"},
-		"broken":             {text: "log: [\n", says: "line"},
-		"tab":                {text: "\tlog: json\n", says: ""},
+		"head places": {
+			text: "audit:\n  headFile: /var/lib/heads/sb\n  headCommand: [/usr/bin/push, --to, \"8080\"]\n",
+			want: fileConfig{head: headPlaces{file: "/var/lib/heads/sb", command: []string{"/usr/bin/push", "--to", "8080"}}},
+		},
+		"no head places":      {text: "audit: {}\n"},
+		"audit is text":       {text: "audit: yes\n", says: "line 1: want a mapping"},
+		"audit is nothing":    {text: "log: json\naudit:\n", says: "line 2: want a mapping"},
+		"unknown audit key":   {text: "audit:\n  headFile: /a/b\n  tail: 1\n", says: "line 3: the key audit.tail is not known"},
+		"audit key twice":     {text: "audit:\n  headFile: /a/b\n  headFile: /a/c\n", says: "line 3: headFile stands twice"},
+		"relative head file":  {text: "audit: {headFile: heads/sb}\n", says: "line 1: audit.headFile: want an absolute path"},
+		"head file is a list": {text: "audit: {headFile: [/a]}\n", says: "audit.headFile: want a plain value"},
+		"head file alias":     {text: "log: json\naudit:\n  headFile: &a /a\n", says: "line 3: audit.headFile: want a plain value"},
+		"command as text":     {text: "audit: {headCommand: /bin/true}\n", says: "audit.headCommand: want a list"},
+		"no command":          {text: "audit: {headCommand: []}\n", says: "audit.headCommand: want a list"},
+		"command by name":     {text: "audit: {headCommand: [true.sh]}\n", says: "absolute path of a program"},
+		"number in a command": {text: "audit:\n  headCommand:\n    - /bin/a\n    - 7\n", says: "line 4: audit.headCommand: want a list of texts"},
+		"list in a command":   {text: "audit: {headCommand: [/bin/a, [b]]}\n", says: "want a list of texts"},
+		"anchored command":    {text: "audit: {headCommand: &a [/bin/a]}\n", says: "audit.headCommand: want a list"},
+		"anchored audit":      {text: "audit: &a {headFile: /a}\n", says: "line 1: want a mapping"},
+		"tagged audit":        {text: "audit: !!map {headFile: /a}\n", says: "line 1: want a mapping"},
+		"merge key in audit":  {text: "audit: {<<: {headFile: /a}}\n", says: "line 1: want a plain key"},
+		"broken":              {text: "log: [\n", says: "line"},
+		"tab":                 {text: "\tlog: json\n", says: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parseConfig([]byte(tc.text))
@@ -58,7 +80,7 @@ func TestParseConfig(t *testing.T) {
 				}
 			case tc.says == "" && err != nil:
 				t.Errorf("refused: %v", err)
-			case tc.says == "" && got != tc.want:
+			case tc.says == "" && !reflect.DeepEqual(got, tc.want):
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			case tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says)):
 				t.Errorf("got %+v, %v, want an error that says %q", got, err, tc.says)
@@ -71,7 +93,7 @@ func TestParseConfig(t *testing.T) {
 func FuzzParseConfig(f *testing.F) {
 	for _, text := range []string{
 		"", "log: json\n", "keySource: file\nmaxContent: 1\n", "auditSegmentSize: 0x100000\n", "socketDir: /run\n", "log: &a json\nkeySource: *a",
-		"? log\n: json\n", "{log: json}", "--- !!map\nlog: json", "log: json\n...\n", "maxContent: 1_000\n", "\xff\xfe", "<<: *x",
+		"? log\n: json\n", "{log: json}", "--- !!map\nlog: json", "audit: {headFile: /a, headCommand: [/b, c]}", "log: json\n...\n", "maxContent: 1_000\n", "\xff\xfe", "<<: *x",
 	} {
 		f.Add([]byte(text))
 	}
@@ -88,7 +110,7 @@ func FuzzParseConfig(f *testing.F) {
 				t.Errorf("%q gives the word %q", raw, word)
 			}
 		}
-		if again, err := parseConfig(raw); err != nil || again != config {
+		if again, err := parseConfig(raw); err != nil || !reflect.DeepEqual(again, config) {
 			t.Errorf("%q is read differently a second time: %+v, %v", raw, again, err)
 		}
 	})
