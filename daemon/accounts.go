@@ -46,7 +46,7 @@ var calls = map[string]call{
 	operatorv1.OperatorService_AddSlot_FullMethodName:        {kindKeySlotAdd, "add-slot"},
 	operatorv1.OperatorService_TestSlot_FullMethodName:       {kindKeySlotTest, "test-slot"},
 	operatorv1.OperatorService_RemoveSlot_FullMethodName:     {kindKeySlotRemove, "remove-slot"},
-	operatorv1.OperatorService_Backup_FullMethodName:         {kindVaultBackup, "backup"},
+	operatorv1.OperatorService_Backup_FullMethodName:         {kindOperatorRead, "backup"},
 	operatorv1.OperatorService_VerifyBackup_FullMethodName:   {kindOperatorRead, "verify-backup"},
 	operatorv1.OperatorService_ListBackups_FullMethodName:    {kindOperatorRead, "list-backups"},
 	operatorv1.OperatorService_PutSecret_FullMethodName:      {kindResourcePut, "put-secret"},
@@ -121,6 +121,7 @@ func (d *Daemon) authoriseStream(srv any, stream grpc.ServerStream, info *grpc.S
 // itself, and lets no answer out before it is durable.
 func (d *Daemon) accountUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	resp, err := handler(ctx, req)
+	d.heads.wait(ctx) // for a change that this call may have made
 	if exempt(info.FullMethod) || accounted(ctx) {
 		return resp, err
 	}
@@ -167,6 +168,7 @@ type account struct {
 	peer    *peer.Peer
 	unknown bool // there is no such method
 	done    bool
+	share   share // what its answer holds
 }
 
 type accountKey struct{}

@@ -124,7 +124,7 @@ func (b broker) Acquire(ctx context.Context, req *brokerv1.AcquireRequest) (*bro
 	}
 	name := req.GetResourceId()
 	a := b.d.ask(r, audit.Acquire, "read:"+name)
-	a.open = b.d.openContent(name, 0)
+	a.open = b.d.openContent(ctx, name, 0)
 	got, err := b.d.release(ctx, a)
 	if err != nil {
 		return nil, err

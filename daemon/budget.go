@@ -74,6 +74,14 @@ func (b *budgets) spend(key peer.ProcessKey, subject string, now time.Time) bool
 	return false
 }
 
+// suppress counts a request that was refused for another reason than denials,
+// before anything was looked up.
+func (b *budgets) suppress(key peer.ProcessKey, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(key, now).suppressed++
+}
+
 // refund gives back a denial that is certainly not in the log.
 func (b *budgets) refund(key peer.ProcessKey, now time.Time) {
 	b.mu.Lock()

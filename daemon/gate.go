@@ -3,8 +3,11 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/stats"
 
@@ -14,30 +17,39 @@ import (
 
 // gate admits connections and follows them and their calls to the end.
 type gate struct {
-	d *Daemon
+	d      *Daemon
+	unread *unread
 
 	mu    sync.Mutex
 	conns map[peer.ProcessKey]int
 	total int
-	open  sync.WaitGroup // connections that were admitted and have not left
+	paced map[*peer.Peer]*paced // those that grpc has taken
+	open  sync.WaitGroup        // connections that were admitted and have not left
 }
 
-func newGate(d *Daemon) *gate { return &gate{d: d, conns: map[peer.ProcessKey]int{}} }
+func newGate(d *Daemon) *gate {
+	return &gate{
+		d: d, unread: newUnread(unreadContents * int64(d.maxContent)),
+		conns: map[peer.ProcessKey]int{}, paced: map[*peer.Peer]*paced{},
+	}
+}
 
 // admit refuses foreign uids and more connections than there may be, before a
-// byte is read.
+// byte is read. A process may have as many as are left for all others: however
+// many processes take all they can, the next one still gets in.
 func (g *gate) admit(p *peer.Peer) error {
 	if int(p.UID) != os.Geteuid() {
 		return fmt.Errorf("uid %d has no right on this socket", p.UID)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.total >= maxConnections || g.conns[p.Key()] >= maxConnectionsPerPeer {
+	if own := g.conns[p.Key()]; own >= min(maxConnectionsPerPeer, maxConnections-g.total) {
 		return fmt.Errorf("too many connections")
 	}
 	g.total++
 	g.conns[p.Key()]++
 	g.open.Add(1)
+	g.unread.enter(p)
 	return nil
 }
 
@@ -48,13 +60,44 @@ func (g *gate) leave(p *peer.Peer) {
 	if g.conns[p.Key()]--; g.conns[p.Key()] == 0 {
 		delete(g.conns, p.Key())
 	}
+	delete(g.paced, p)
 	g.mu.Unlock()
+	g.unread.leave(p)
 	go func() {
 		defer g.open.Done()
 		// Nobody waits for the answer; a failing log is reported by its own state.
 		_ = g.d.endRuns(wire.RunEnded, "CONNECTION_CLOSED", func(r *run) bool { return r.peer == p })
 		p.Close()
 	}()
+}
+
+// follow lets the sweeper look after a connection.
+func (g *gate) follow(c *paced) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.paced[c.peer] = c
+}
+
+// sweep ends the runs of processes that are dead, whoever has their connections
+// now, and hangs up on those and on clients that do not read.
+func (g *gate) sweep(now time.Time) {
+	g.mu.Lock()
+	all := slices.Collect(maps.Values(g.paced))
+	g.mu.Unlock()
+	dead := map[*peer.Peer]bool{}
+	for _, c := range all {
+		if c.ended.IsZero() && !c.peer.Alive() {
+			c.ended = now
+			dead[c.peer] = true
+		}
+		if c.waiting() > writeLimit || !c.ended.IsZero() && now.Sub(c.ended) > writeLimit {
+			_ = c.Close()
+		}
+	}
+	if len(dead) > 0 {
+		// Nobody waits for the answer; a failing log is reported by its own state.
+		_ = g.d.endRuns(wire.RunEnded, causePeerChanged, func(r *run) bool { return dead[r.peer] })
+	}
 }
 
 // TagRPC starts the account of a call.

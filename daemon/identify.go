@@ -68,6 +68,8 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causeSubjectChanged
 	case ok:
 		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causePeerChanged
+	case !p.Alive(): // its runs have ended with it
+		e.Cause = causePeerChanged
 	default:
 		e.Cause = "NO_RUN"
 	}

@@ -130,7 +130,7 @@ func (o operator) GetSecret(ctx context.Context, req *operatorv1.GetSecretReques
 		over: func() bool { return !p.Alive() },
 	}
 	var openErr error
-	open := d.openContent(name, req.GetVersion())
+	open := d.openContent(ctx, name, req.GetVersion())
 	a.open = func(out *opened) error { openErr = open(out); return openErr }
 	accountFor(ctx)
 	got, err := d.release(ctx, a)

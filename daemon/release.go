@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -96,7 +97,11 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	v := a.judge(capability)
 	var out opened
 	if a.open != nil && v.outcome == grants.Allowed {
-		if err := a.open(&out); err != nil {
+		switch err := a.open(&out); {
+		case errors.Is(err, errUnread):
+			d.budgets.suppress(a.peer.Key(), d.clock.now())
+			return answer{}, wire.Deny(wire.RateLimited)
+		case err != nil:
 			v.failed, v.reason, v.cause = true, openReason(err), openCause(err)
 			out.wipe()
 		}
@@ -244,16 +249,22 @@ const (
 )
 
 // openContent fetches one version of a resource; 0 is the newest, and the only
-// one that a registered file has.
-func (d *Daemon) openContent(name string, n uint32) func(*opened) error {
+// one that a registered file has. The call's share of unread answers grows first.
+func (d *Daemon) openContent(ctx context.Context, name string, n uint32) func(*opened) error {
 	return func(out *opened) error {
 		var record vault.Record
 		err := d.vault.View(func(tx *vault.Tx) error {
 			var err error
 			record, err = tx.Record(name)
 			out.created = record.Created
-			if err != nil || record.File != nil {
+			if err != nil {
 				return err
+			}
+			if !shareOf(ctx).grow(d.sizeOf(record, n)) {
+				return errUnread
+			}
+			if record.File != nil {
+				return nil
 			}
 			var version vault.Version
 			out.content, version, err = tx.ContentOf(record, n)
@@ -273,6 +284,19 @@ func (d *Daemon) openContent(name string, n uint32) func(*opened) error {
 		out.content, out.kind, out.sha256 = content, vault.KindFile, sum
 		return nil
 	}
+}
+
+// sizeOf is at least the size of what would be opened, in bytes.
+func (d *Daemon) sizeOf(record vault.Record, n uint32) int64 {
+	if record.File != nil {
+		return int64(d.maxContent)
+	}
+	for _, version := range slices.Backward(record.Versions) {
+		if n == 0 || version.N == n {
+			return int64(version.Size)
+		}
+	}
+	return 0 // there is none, and it will not be opened
 }
 
 // checkEncoding makes sure that content of kind text still is what it was

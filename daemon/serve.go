@@ -25,16 +25,17 @@ import (
 	"subjectbroker/proto/wire"
 )
 
-// Limits that keep overload bounded. The operator's socket has its own server
-// and its own connections, so that the operator always gets in. A call holds its
-// stream until its answer is written, so streams times the content limit is what
-// a client that does not read can make the daemon hold for one connection.
+// Limits that keep overload bounded. The operator's socket has its own server,
+// connections and answers, so that the operator always gets in. What clients
+// that do not read can make the daemon hold is bounded in unread.go and pace.go;
+// maxAsked is what one that does not finish its request can.
 const (
 	maxConnections        = 256
 	maxConnectionsPerPeer = 96
 	maxStreamsPerConn     = 16
 	handshakeLimit        = stopLimit // a stop waits for handshakes
 	maxHeaderList         = 8 << 10
+	maxAsked              = 64 << 10 // bytes of a request of the worker plane
 )
 
 // server is one socket's server with its gate.
@@ -45,6 +46,20 @@ type server struct {
 
 // run serves until the server is stopped.
 func (s *server) run(listener net.Listener, failed chan<- error) {
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		tick := time.NewTicker(sweepPause)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case now := <-tick.C:
+				s.gate.sweep(now)
+			}
+		}
+	}()
 	if err := s.Serve(peer.Listener{Listener: listener, Admit: s.gate.admit, Leave: s.gate.leave}); err != nil {
 		failed <- err
 	}
@@ -61,8 +76,8 @@ func (s *server) stop() {
 // newBrokerServer serves the worker plane.
 func (d *Daemon) newBrokerServer() *server {
 	g := newGate(d)
-	s := grpc.NewServer(d.serverOptions(g,
-		[]grpc.UnaryServerInterceptor{d.recoverUnary},
+	s := grpc.NewServer(d.serverOptions(g, maxAsked,
+		[]grpc.UnaryServerInterceptor{d.recoverUnary, d.meterUnary(g.unread)},
 		[]grpc.StreamServerInterceptor{d.recoverStream})...)
 	brokerv1.RegisterBrokerServiceServer(s, broker{d: d})
 	return &server{s, g}
@@ -71,8 +86,8 @@ func (d *Daemon) newBrokerServer() *server {
 // newOperatorServer serves the operator. Health and reflection are here only.
 func (d *Daemon) newOperatorServer() *server {
 	g := newGate(d)
-	s := grpc.NewServer(d.serverOptions(g,
-		[]grpc.UnaryServerInterceptor{d.recoverUnary, d.authoriseUnary, d.accountUnary},
+	s := grpc.NewServer(d.serverOptions(g, wire.MaxMessage,
+		[]grpc.UnaryServerInterceptor{d.recoverUnary, d.meterUnary(g.unread), d.untilStop, d.authoriseUnary, d.accountUnary},
 		[]grpc.StreamServerInterceptor{d.recoverStream, d.authoriseStream, d.accountStream})...)
 	operatorv1.RegisterOperatorServiceServer(s, operator{d: d})
 	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
@@ -80,22 +95,50 @@ func (d *Daemon) newOperatorServer() *server {
 	return &server{s, g}
 }
 
-func (d *Daemon) serverOptions(g *gate, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
+func (d *Daemon) serverOptions(g *gate, maxAsked int, unary []grpc.UnaryServerInterceptor, stream []grpc.StreamServerInterceptor) []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.Creds(peer.Credentials{}),
+		grpc.Creds(pacing{gate: g}),
 		grpc.StatsHandler(g),
 		grpc.UnknownServiceHandler(unknownMethod),
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 		grpc.ForceServerCodecV2(wipingCodec{encoding.GetCodecV2(proto.Name)}),
 		experimental.BufferPool(wipingPool{mem.DefaultBufferPool()}),
-		grpc.MaxRecvMsgSize(wire.MaxMessage),
+		grpc.MaxRecvMsgSize(maxAsked),
 		grpc.MaxSendMsgSize(wire.MaxMessage),
 		grpc.MaxConcurrentStreams(maxStreamsPerConn),
 		grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.ConnectionTimeout(handshakeLimit),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
+}
+
+// asking are the operator's calls that may wait for a key source, or for the
+// person whom that asks.
+var asking = map[string]bool{
+	operatorv1.OperatorService_Unlock_FullMethodName:     true,
+	operatorv1.OperatorService_Rekey_FullMethodName:      true,
+	operatorv1.OperatorService_AddSlot_FullMethodName:    true,
+	operatorv1.OperatorService_TestSlot_FullMethodName:   true,
+	operatorv1.OperatorService_RemoveSlot_FullMethodName: true,
+}
+
+// untilStop lets a stop cut calls short that wait for a key source: nobody who
+// stops the daemon wants to answer its prompts.
+func (d *Daemon) untilStop(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if !asking[info.FullMethod] {
+		return handler(ctx, req)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-d.stopping:
+			cancel()
+		}
+	}()
+	return handler(ctx, req)
 }
 
 // unknownMethod answers calls of methods that are not on this socket.

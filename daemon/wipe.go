@@ -8,11 +8,17 @@ import (
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
 
-// wipingCodec clears released content as soon as it has been marshalled.
+// wipingCodec clears released content as soon as it has been marshalled, and
+// what it was marshalled into as soon as that has been written.
 type wipingCodec struct{ encoding.CodecV2 }
 
-func (c wipingCodec) Marshal(v any) (mem.BufferSlice, error) {
-	out, err := c.CodecV2.Marshal(v)
+func (c wipingCodec) Marshal(v any) (out mem.BufferSlice, err error) {
+	if a, ok := v.(answered); ok {
+		v = a.message
+		out, err = a.marshal()
+	} else {
+		out, err = c.CodecV2.Marshal(v)
+	}
 	switch m := v.(type) {
 	case *brokerv1.AcquireResponse:
 		clear(m.Content)
