@@ -164,9 +164,10 @@ func (w *writer) inspect(size int64) error {
 }
 
 // makeRoom sets blocks aside up to end plus the operator's reserve, before
-// anything is written: a full disk then costs no torn line. Only an operator's
-// batch may go into the reserve.
+// anything is written: a full disk then costs no torn line. Only a batch with an
+// entry of the operator's may go into the reserve.
 func (w *writer) makeRoom(end int64, operator bool) error {
+	w.tight = nil
 	need := roundUp(end + w.reserve)
 	if !w.canKeep || need <= w.reserved {
 		return nil
@@ -178,6 +179,7 @@ func (w *writer) makeRoom(end int64, operator bool) error {
 	case errors.Is(err, errors.ErrUnsupported):
 		w.canKeep, w.reserve = false, 0
 	case operator && isSpace(err) && end <= w.reserved:
+		w.tight = err
 	default:
 		return err
 	}
@@ -202,6 +204,11 @@ func (l *Log) settle(b *batch) {
 	defer l.mu.Unlock()
 	b.settled = true
 	l.publish(b.last(), b.sig)
+	if l.w.tight != nil && l.failure == nil {
+		// Strangers' entries may have been in the same batch, and may be in the
+		// one that is pending; from here on there are none.
+		l.setFailure(l.w.tight, time.Now().Add(retryEvery))
+	}
 	for i := range b.late {
 		l.enqueue(&b.late[i], l.config.Now(), true)
 	}
@@ -223,20 +230,11 @@ func (l *Log) publish(at Position, sig string) {
 func (l *Log) fail(b *batch, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	cause := l.causeOf(err)
 	again := time.Now().Add(retryEvery)
 	if errors.Is(err, errSync) && l.failure == nil {
 		again = time.Now() // the next segment may well work
 	}
-	if l.failure == nil || l.failure.cause != cause {
-		l.config.Logger.Error("audit log cannot be written", "cause", cause)
-	}
-	l.failure = &failure{
-		err:     fmt.Errorf("%w: %s", ErrFailed, cause),
-		cause:   cause,
-		space:   isSpace(err) && l.w.next == nil,
-		retryAt: again,
-	}
+	l.setFailure(err, again)
 	for _, lost := range []*batch{b, l.pending} {
 		if lost == nil || lost.empty() {
 			continue
@@ -248,6 +246,20 @@ func (l *Log) fail(b *batch, err error) error {
 	l.pending = newBatch()
 	l.rewind()
 	return l.failure.err
+}
+
+// setFailure makes err the reason why nothing can be written. Called with mu held.
+func (l *Log) setFailure(err error, again time.Time) {
+	cause := l.causeOf(err)
+	if l.failure == nil || l.failure.cause != cause {
+		l.config.Logger.Error("audit log cannot be written", "cause", cause)
+	}
+	l.failure = &failure{
+		err:     fmt.Errorf("%w: %s", ErrFailed, cause),
+		cause:   cause,
+		space:   isSpace(err) && l.w.next == nil,
+		retryAt: again,
+	}
 }
 
 // rewind gives the next entry the place after the newest durable one. Called

@@ -14,7 +14,7 @@ type disk struct {
 }
 
 // fail installs what each operation is asked before it is done: create, open,
-// publish, write, truncate, sync, reserve. nil heals the disk.
+// view, publish, remove, write, truncate, sync, reserve, probe. nil heals the disk.
 func (d *disk) fail(fault func(op string) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,11 +76,32 @@ func (d *disk) Open(name string) (file, error) {
 	return &diskFile{f, d}, nil
 }
 
+func (d *disk) View(name string) (file, error) {
+	if err := d.ask("view"); err != nil {
+		return nil, err
+	}
+	return d.osFolder.View(name)
+}
+
 func (d *disk) Publish(f file, name string) error {
 	if err := d.ask("publish"); err != nil {
 		return err
 	}
 	return d.osFolder.Publish(f.(*diskFile).file, name)
+}
+
+func (d *disk) Remove(name string) error {
+	if err := d.ask("remove"); err != nil {
+		return err
+	}
+	return d.osFolder.Remove(name)
+}
+
+func (d *disk) Probe() error {
+	if err := d.ask("probe"); err != nil {
+		return err
+	}
+	return d.osFolder.Probe()
 }
 
 type diskFile struct {

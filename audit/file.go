@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -36,9 +37,16 @@ type folder interface {
 	Create(name string) (file, error)
 	// Open opens an existing file; without following a link, without waiting.
 	Open(name string) (file, error)
+	// View is Open for reading only; what writes fails on the file.
+	View(name string) (file, error)
 	// Publish renames f to name and syncs the folder: afterwards the name and
 	// all that was synced in f survive a power cut, or nothing is visible.
 	Publish(f file, name string) error
+	// Remove removes name and syncs the folder. A name that is not there is no
+	// error.
+	Remove(name string) error
+	// Probe writes, syncs, reads back and removes a file of its own.
+	Probe() error
 	// Free returns how many bytes can still be written.
 	Free() (int64, error)
 }
@@ -56,6 +64,8 @@ func (dir osFolder) Create(name string) (file, error) {
 }
 
 func (dir osFolder) Open(name string) (file, error) { return dir.open(name, os.O_RDWR) }
+
+func (dir osFolder) View(name string) (file, error) { return dir.open(name, os.O_RDONLY) }
 
 func (dir osFolder) open(name string, flags int) (*osFile, error) {
 	path := filepath.Join(string(dir), name)
@@ -96,6 +106,47 @@ func (dir osFolder) Publish(f file, name string) error {
 	opened.path = path
 	if err := syncFolder(string(dir)); err != nil {
 		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+func (dir osFolder) Remove(name string) error {
+	if err := os.Remove(filepath.Join(string(dir), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return syncFolder(string(dir))
+}
+
+// probeName is the file that Probe makes; a crash may leave it behind.
+const probeName = "selftest.tmp"
+
+func (dir osFolder) Probe() error {
+	path := filepath.Join(string(dir), probeName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := dir.open(probeName, os.O_RDWR|os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return err
+	}
+	err = f.probe()
+	return errors.Join(err, f.Close(), os.Remove(path))
+}
+
+func (f *osFile) probe() error {
+	var want, got [blockSize]byte
+	_, _ = rand.Read(want[:]) // never fails
+	if _, err := f.WriteAt(want[:], 0); err != nil {
+		return fmt.Errorf("writing: %w", err)
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if _, err := f.ReadAt(got[:], 0); err != nil {
+		return fmt.Errorf("reading: %w", err)
+	}
+	if got != want {
+		return errors.New("the disk gives back something else than was written")
 	}
 	return nil
 }

@@ -128,6 +128,8 @@ type Log struct {
 	open    file // the open segment, for Inspect
 	list    []segment
 
+	pruning sync.Mutex // held by Prune
+
 	w writer
 }
 
@@ -144,6 +146,8 @@ type writer struct {
 	keys     *keyFile
 	keySlot  int
 
+	frozen    bool      // file is open for reading only: the file system was read-only at the start
+	tight     error     // the last commit went into the reserve, because of this
 	dirty     bool      // bytes of a failed commit may stand behind size
 	abandoned bool      // an fdatasync of file failed: only the next segment can go on
 	next      *prepared // handed over to this segment, which is not open yet

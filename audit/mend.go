@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // mend tries to bring a failed log back, and when it can be written again,
@@ -19,7 +20,7 @@ func (l *Log) mend() {
 		return
 	}
 	if err := l.repair(); err != nil {
-		_ = l.fail(nil, err)
+		l.postpone(err)
 		return
 	}
 	l.mu.Lock()
@@ -59,15 +60,74 @@ func (l *Log) recordOwed(last *Entry) error {
 	return nil
 }
 
-// repair undoes what the failure left behind, until the log could be written.
+// postpone notes that the log could not be mended. While only space is missing
+// the operator's entries go on, also those that are pending.
+func (l *Log) postpone(err error) {
+	l.mu.Lock()
+	same := l.failure.space && isSpace(err) && l.w.next == nil
+	if same {
+		l.failure.retryAt = time.Now().Add(retryEvery)
+	}
+	l.mu.Unlock()
+	if !same {
+		_ = l.fail(nil, err)
+	}
+}
+
+// repair undoes what a failure or a crash left behind, until the log could be
+// written.
 func (l *Log) repair() error {
 	w := &l.w
-	if w.abandoned && w.next == nil {
+	if err := l.thaw(); err != nil {
+		return err
+	}
+	if !w.abandoned {
+		if err := l.trim(); err != nil {
+			return err
+		}
+	} else if w.next == nil {
 		l.replaceAbandoned()
 	}
 	if w.next != nil {
-		return l.openNext()
+		if err := l.openNext(); err != nil {
+			return err
+		}
 	}
+	w.sizeReserve(l.folder)
+	// As if for a stranger's entry: the reserve being there is no reason to go on.
+	if err := w.makeRoom(w.size+blockSize, false); err != nil {
+		return err
+	}
+	return l.folder.Probe()
+}
+
+// thaw opens for writing what could only be read when the log was opened.
+func (l *Log) thaw() error {
+	w := &l.w
+	if !w.frozen {
+		return nil
+	}
+	f, err := l.folder.Open(segmentName(w.number))
+	if err != nil {
+		return err
+	}
+	if _, err := w.file.Inspect(); err != nil { // another file than was read
+		f.Close()
+		return err
+	}
+	w.file.Close()
+	w.file, w.frozen = f, false
+	l.mu.Lock()
+	l.open = f
+	l.mu.Unlock()
+	return nil
+}
+
+// trim drops what stands behind the durable part of the open segment: our own
+// bytes of a commit that failed; a tail that a crash left; or what somebody else
+// wrote. All but our own are kept for whoever wants to know.
+func (l *Log) trim() error {
+	w := &l.w
 	size, err := w.file.Inspect()
 	switch {
 	case err != nil:
@@ -75,7 +135,6 @@ func (l *Log) repair() error {
 	case size < w.size:
 		return swapped("file was truncated")
 	case size > w.size && !w.dirty:
-		// Not ours: keep it for whoever wants to know.
 		entry, err := l.setAside(w.file, w.number, w.size, size)
 		if err != nil {
 			return err
@@ -91,9 +150,7 @@ func (l *Log) repair() error {
 		}
 	}
 	w.dirty = false
-	w.sizeReserve(l.folder)
-	// As if for a stranger's entry: the reserve being there is no reason to go on.
-	return w.makeRoom(w.size+blockSize, false)
+	return nil
 }
 
 // replaceAbandoned prepares a segment that continues after the durable part of

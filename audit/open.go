@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // Recovery says what Open found and mended.
@@ -28,7 +30,9 @@ type Recovery struct {
 
 // Open opens the log, or with Config.Fresh begins one. It checks every
 // segment's ends, all entries since the segment of Config.Known, cuts off and
-// sets aside a torn tail, and finishes an interrupted rotation.
+// sets aside a torn tail, and finishes an interrupted rotation and an
+// interrupted Prune. A log that is whole and cannot be written just now is
+// opened all the same: Health then says why, and it is tried again every second.
 //
 // Errors: ErrUnsafe, ErrDamaged, ErrRollback, or what the system said.
 func Open(config Config) (*Log, *Recovery, error) {
@@ -72,10 +76,9 @@ func (l *Log) load() (*Recovery, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range temporary {
-		if err := os.Remove(filepath.Join(l.config.Dir, name)); err != nil {
-			return nil, err
-		}
+	for _, name := range append(temporary, probeName) {
+		// They are in nobody's way, and the file system may be read-only just now.
+		_ = os.Remove(filepath.Join(l.config.Dir, name))
 	}
 	if len(list) == 0 {
 		return l.begin()
@@ -111,6 +114,9 @@ func (l *Log) begin() (*Recovery, error) {
 	if !l.config.Fresh {
 		return nil, fmt.Errorf("%w: there is no segment in %s", ErrDamaged, l.config.Dir)
 	}
+	if err := l.folder.Probe(); err != nil {
+		return nil, err
+	}
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, err
@@ -140,10 +146,16 @@ func (l *Log) resume(list []segment) (*Recovery, error) {
 		return nil, err
 	}
 	last := &list[len(list)-1]
-	if w.file, err = l.folder.Open(last.name()); err != nil {
+	w.file, err = l.folder.Open(last.name())
+	if errors.Is(err, unix.EROFS) {
+		w.frozen = true
+		w.file, err = l.folder.View(last.name())
+	}
+	if err != nil {
 		return nil, err
 	}
 	w.number, w.size, w.head = last.number, last.end, found.head
+	w.reserved = roundUp(last.end+found.torn) + w.file.Reserved()
 	l.list, l.open = list, w.file
 	l.genesis, l.durable, l.sig = found.genesis, found.head, found.sig
 
@@ -159,12 +171,6 @@ func (l *Log) resume(list []segment) (*Recovery, error) {
 
 	if found.torn > 0 {
 		recovery.TornSegment, recovery.TornOffset, recovery.TornBytes = last.number, last.end, found.torn
-		if _, err := l.setAside(w.file, last.number, last.end, last.end+found.torn); err != nil {
-			return nil, err
-		}
-		if err := w.cutBack(); err != nil {
-			return nil, err
-		}
 	}
 	// A killed writer may have left its last batch in the page cache only.
 	if err := w.file.Sync(); err != nil {
@@ -183,11 +189,12 @@ func (l *Log) resume(list []segment) (*Recovery, error) {
 	return recovery, nil
 }
 
-// finishLoad does the writing part of resume. A disk that is full now must not
-// keep the daemon from starting: the log then starts failed, and mends itself.
+// finishLoad does the writing part of resume. A disk that is full or read-only
+// now must not keep the daemon from starting: the log then starts failed, and
+// mends itself.
 func (l *Log) finishLoad() {
 	w := &l.w
-	err := l.repairLoaded()
+	err := l.repair()
 	if err == nil {
 		err = l.recordOwed(nil)
 	}
@@ -200,16 +207,4 @@ func (l *Log) finishLoad() {
 			l.config.Logger.Warn("a spare signing key could not be overwritten", "cause", l.causeOf(err))
 		}
 	}
-}
-
-func (l *Log) repairLoaded() error {
-	w := &l.w
-	if w.next != nil {
-		if err := l.openNext(); err != nil {
-			return err
-		}
-	}
-	w.reserved = roundUp(w.size) + w.file.Reserved()
-	w.sizeReserve(l.folder)
-	return w.makeRoom(w.size, false)
 }

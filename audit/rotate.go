@@ -3,11 +3,14 @@ package audit
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A rotation is four steps, and a crash between any two is finished by Open:
@@ -27,6 +30,12 @@ type prepared struct {
 	void   *Void // the old segment was abandoned, not handed over; its key goes on
 	file   file  // still under its temporary name; nil: to be made
 }
+
+// errProbe marks a self-test that failed for another reason than want of space
+// or descriptors: the disk cannot be trusted with the next entry either.
+var errProbe = errors.New("the disk failed its self-test")
+
+func isScarce(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) }
 
 func (p *prepared) keyID() string { return keyID(p.key.Public().(ed25519.PublicKey)) }
 
@@ -53,6 +62,9 @@ func (l *Log) rotateNow() error {
 		return err
 	}
 	next, err := l.prepare()
+	if errors.Is(err, errProbe) {
+		return l.fail(nil, err)
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %s", ErrFailed, l.causeOf(err))
 	}
@@ -79,6 +91,10 @@ func (l *Log) prepareIfFull() *prepared {
 		return nil
 	}
 	next, err := l.prepare()
+	if errors.Is(err, errProbe) {
+		_ = l.fail(nil, err)
+		return nil
+	}
 	warning := ""
 	if err != nil {
 		l.w.rotateAt = now.Add(retryEvery)
@@ -96,6 +112,12 @@ func (l *Log) prepare() (*prepared, error) {
 	w := &l.w
 	if w.number == maxSegment {
 		return nil, fmt.Errorf("segment %d is the last", w.number)
+	}
+	if err := l.folder.Probe(); err != nil {
+		if !isSpace(err) && !isScarce(err) {
+			err = fmt.Errorf("%w: %w", errProbe, err)
+		}
+		return nil, err
 	}
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

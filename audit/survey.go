@@ -48,7 +48,7 @@ func (l *Log) survey(list []segment) (*found, error) {
 
 // firstEntry reads and checks the segment.opened of s.
 func (l *Log) firstEntry(s segment) (Entry, []byte, error) {
-	file, err := l.folder.Open(s.name())
+	file, err := l.folder.View(s.name())
 	if err != nil {
 		return Entry{}, nil, err
 	}
@@ -88,7 +88,7 @@ func (l *Log) surveySegment(f *found, s *segment, next *Entry, full bool) error 
 		return fmt.Errorf("%w: segment %d does not continue segment %d", ErrDamaged, s.number, s.number-1)
 	}
 
-	file, err := l.folder.Open(s.name())
+	file, err := l.folder.View(s.name())
 	if err != nil {
 		return err
 	}
