@@ -35,6 +35,8 @@ type boltStore struct {
 	file   *os.File    // owned by db
 	opened os.FileInfo // identity of file
 	broken atomic.Bool // a call panicked: bbolt's locks may be held for ever
+	// fill is how full pages are made that rows are added to in order; 0 is bbolt's own measure for a file that goes on growing.
+	fill float64
 }
 
 // openBolt opens an existing file. It creates nothing and, read-only, changes nothing.
@@ -201,6 +203,15 @@ func (s *boltStore) unchanged() error {
 	return nil
 }
 
+// dup opens the file once more, for after close.
+func (s *boltStore) dup() (*os.File, error) {
+	fd, err := unix.FcntlInt(s.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicating %s: %w", s.path, err)
+	}
+	return os.NewFile(uintptr(fd), s.path), nil
+}
+
 func (s *boltStore) close() error {
 	if s.broken.Load() {
 		// bbolt's own Close could wait for a lock that a panic left behind. The mapping is lost until the process ends, and
@@ -244,6 +255,9 @@ func (t *boltTx) put(bucket, name string, value []byte) error {
 		b, err := t.tx.CreateBucketIfNotExists([]byte(bucket))
 		if err != nil {
 			return err
+		}
+		if t.store.fill != 0 {
+			b.FillPercent = t.store.fill
 		}
 		return b.Put([]byte(name), value)
 	})

@@ -1,0 +1,204 @@
+package vault
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// compactSuffix names what Compact writes, and afterwards what it replaced.
+const compactSuffix = ".compact"
+
+// Compact gives the vault a new file with the same rows, generation and state, and destroys the old one with everything
+// that was deleted or replaced in it. At whatever instant it is interrupted, FILE is a complete vault with the same rows:
+//
+//  1. the rows are copied to FILE.compact, which is synced and compared with FILE;
+//  2. the two exchange their names, and that is made durable. Where a file system cannot exchange, FILE.compact replaces FILE;
+//  3. the old file, now FILE.compact, is overwritten with zeros in place, synced and removed. What an interruption leaves of it,
+//     the next unlock overwrites and removes.
+//
+// Mutations wait for all of it, readers only for the second step.
+//
+// It reports whether the old file was overwritten where it lay: never on file systems that write changes elsewhere or that are not
+// known to write in place. What a flash drive, a snapshot or a backup keeps below or beside the file system is out of reach.
+//
+// Errors: those of Mutate; ErrReplaced; ErrIntegrity and ErrDamaged for what it read; ErrBusy when the vault was reopened
+// meanwhile; else of writing. The vault goes on with the old file then, or with the new one if only destroying the old one failed.
+func (v *Vault) Compact() (overwritten bool, err error) {
+	v.mutating.Lock()
+	defer v.mutating.Unlock()
+	overwritten, err = v.compact()
+	if err != nil {
+		return false, fmt.Errorf("compacting vault: %w", err)
+	}
+	return overwritten, nil
+}
+
+// compact runs while mutating is held.
+func (v *Vault) compact() (bool, error) {
+	before, after, err := v.prepareCompact()
+	if err != nil {
+		return false, err
+	}
+	old, err := v.switchFile(before, after)
+	if err != nil {
+		return false, err
+	}
+	defer old.Close()
+	v.cfg.step("switched")
+	return v.destroy(v.compactFile(), old)
+}
+
+func (v *Vault) compactFile() string { return v.cfg.File + compactSuffix }
+
+// prepareCompact makes the new file beside the one in use.
+func (v *Vault) prepareCompact() (before, after *boltStore, err error) {
+	v.life.RLock()
+	defer v.life.RUnlock()
+	if err := v.writable(); err != nil {
+		return nil, nil, err
+	}
+	before, ok := v.store.(*boltStore)
+	if !ok {
+		return nil, nil, errors.ErrUnsupported
+	}
+	if err := before.unchanged(); err != nil {
+		return nil, nil, err
+	}
+	if err := v.finishCompact(); err != nil {
+		return nil, nil, err
+	}
+	src, err := before.begin(false)
+	if err != nil {
+		return nil, nil, v.faulty(err)
+	}
+	defer src.rollback()
+	v.mu.Lock()
+	state := v.state
+	v.mu.Unlock()
+	after, err = v.copyTo(v.compactFile(), src, &state)
+	return before, after, err
+}
+
+// switchFile makes the new file the vault, and returns the old one, open for writing. On error the new one is gone, except
+// when nobody knows which one a power cut would leave: then the vault stops.
+func (v *Vault) switchFile(before, after *boltStore) (old *os.File, err error) {
+	v.lockLife()
+	defer v.life.Unlock()
+	err = v.usable()
+	if err == nil && v.store != before {
+		err = fmt.Errorf("%w: it was reopened", ErrBusy)
+	}
+	if err == nil {
+		err = before.unchanged()
+	}
+	if err == nil {
+		old, err = before.dup()
+	}
+	if err == nil {
+		err = exchange(v.compactFile(), v.cfg.File)
+	}
+	if err != nil {
+		if old != nil {
+			old.Close()
+		}
+		return nil, and(and(err, after.close()), removeIfThere(v.compactFile()))
+	}
+	v.cfg.step("exchanged")
+	after.path, v.store = v.cfg.File, after
+	// Nobody reads from it any more, and an error would be of a file that is given up.
+	_ = before.close()
+	// The old file must not be touched while a power cut could make it the vault again.
+	if err := syncDir(filepath.Dir(v.cfg.File)); err != nil {
+		old.Close()
+		return nil, v.faulty(err)
+	}
+	v.cfg.step("exchange synced")
+	return old, nil
+}
+
+// lockLife takes life for writing. A Lock that waits keeps new readers out for as long as the slowest running one takes, so
+// for a while it only looks for a moment without any.
+func (v *Vault) lockLife() {
+	for range 200 {
+		if v.life.TryLock() {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	v.life.Lock()
+}
+
+// finishCompact destroys what an interrupted Compact left. The caller knows that FILE is good.
+func (v *Vault) finishCompact() error {
+	path := v.compactFile()
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	// Whichever file the interruption left under this name, it must be the other one that a power cut keeps under FILE.
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return err
+	}
+	if singleRegular(info) != nil {
+		// Not made here; what a link leads to is somebody else's.
+		return os.Remove(path)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = v.destroy(path, f)
+	return err
+}
+
+// destroy overwrites a file and removes its name, if it still is this file's. It reports whether its bytes were
+// overwritten where they lay.
+func (v *Vault) destroy(path string, f *os.File) (overwritten bool, err error) {
+	overwritten, err = writesInPlace(f), zero(f)
+	v.cfg.step("overwritten")
+	is, statErr := f.Stat()
+	named, lstatErr := os.Lstat(path)
+	if statErr == nil && lstatErr == nil && os.SameFile(is, named) {
+		// Better gone than left, also when it could not be overwritten.
+		err = and(err, os.Remove(path))
+		v.cfg.step("removed")
+		err = and(err, syncDir(filepath.Dir(path)))
+	}
+	return overwritten && err == nil, err
+}
+
+// zero overwrites a file with zeros, and waits until they are on the disk. What is zero already stays as it is: it may be
+// a hole, which would take room that a full disk has not.
+func zero(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	chunk, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
+	for at := int64(0); at < info.Size(); at += int64(len(chunk)) {
+		n, err := f.ReadAt(chunk, at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if string(chunk[:n]) == string(zeros[:n]) {
+			continue
+		}
+		if _, err := f.WriteAt(zeros[:n], at); err != nil {
+			return err
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("syncing %s: %w", f.Name(), err)
+	}
+	return nil
+}
