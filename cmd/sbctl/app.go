@@ -132,20 +132,32 @@ func (a *app) confirm(ctx context.Context, doing, question string) error {
 	return nil
 }
 
-// paste is a command as it can be pasted into a shell: with the options that
-// said which broker is meant.
+// paste is a command of sbctl as it can be pasted into a shell: with the
+// options that said which broker is meant.
 func (a *app) paste(words ...string) string {
-	if a.opts.Home != "" {
-		words = append(words, "--home", a.opts.Home)
-	}
-	if a.opts.Socket != "" {
-		words = append(words, "--socket", a.opts.Socket)
-	}
 	quoted := []string{"sbctl"}
 	for _, word := range words {
 		quoted = append(quoted, shellQuote(word))
 	}
-	return strings.Join(quoted, " ")
+	return a.located(strings.Join(quoted, " "))
+}
+
+// located is a command of ours, as a hint names it, with the options that said
+// which broker is meant; where the environment said it, the reader's shell does
+// so too. Any other command stays as it is, and so does help.
+func (a *app) located(command string) string {
+	program, rest, _ := strings.Cut(command, " ")
+	socket := map[string]string{"sbctl": " --socket ", "sbd": " --socket-dir "}[program]
+	if socket == "" || strings.HasSuffix(rest, "--help") {
+		return command
+	}
+	if a.opts.Home != "" && !strings.Contains(command, " --home") {
+		command += " --home " + shellQuote(a.opts.Home)
+	}
+	if a.opts.Socket != "" && !strings.Contains(command, socket[:len(socket)-1]) {
+		command += socket + shellQuote(a.opts.Socket)
+	}
+	return command
 }
 
 // shellQuote is word as a POSIX shell reads it back.

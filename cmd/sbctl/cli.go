@@ -60,6 +60,9 @@ type grammar struct {
 	Watch   watchCmd   `cmd:"" group:"look" help:"Watch runs and denials live, and act on them"`
 	Audit   auditCmd   `cmd:"" group:"look" help:"Read, verify and check the audit log"`
 
+	Key    keyCmd    `cmd:"" aliases:"keys" group:"keep" help:"Manage the keys that open the vault"`
+	Backup backupCmd `cmd:"" aliases:"backups" group:"keep" help:"Make, verify and list backups"`
+
 	Lock   lockCmd   `cmd:"" group:"stop" help:"Wipe the keys from the daemon's memory"`
 	Unlock unlockCmd `cmd:"" group:"stop" help:"Fetch the keys again"`
 	Panic  panicCmd  `cmd:"" group:"stop" help:"Disable every subject and lock, at once"`
@@ -145,6 +148,9 @@ func (a *app) run(ctx context.Context, args []string) int {
 		}
 		err = stopped
 	}
+	if failed, ok := errors.AsType[*failure](err); ok {
+		failed.hint = a.located(failed.hint)
+	}
 	return report(a.stderr, outputOf(args), err)
 }
 
@@ -188,6 +194,7 @@ func newParser(a *app, commands *grammar) (*kong.Kong, error) {
 			{Key: "content", Title: "Content"},
 			{Key: "policy", Title: "Policy"},
 			{Key: "look", Title: "Look"},
+			{Key: "keep", Title: "Keep"},
 			{Key: "stop", Title: "Stop"},
 			{Key: "shell", Title: "Shell"},
 		}),
@@ -261,6 +268,9 @@ func usage(root *kong.Node, args []string, err error) error {
 		what = fmt.Sprintf("%s is one of %s, not %s", plainName(found[1]), strings.ReplaceAll(choices, ",", ", "), found[3])
 	} else if len(node.Children) > 0 && strings.HasPrefix(what, "expected ") {
 		what = fmt.Sprintf("%s needs a command: %s", full, strings.Join(commandNames(node), ", "))
+		if usual := node.DefaultCmd; usual != nil && len(usual.Positional) > 0 {
+			what = fmt.Sprintf("missing %s, or a command: %s", strings.ToUpper(usual.Positional[0].Name), strings.Join(commandNames(node), ", "))
+		}
 	}
 	return refuse(doing, "%s", what).withHint("%s --help", strings.Join(manual.Path(help), " "))
 }

@@ -63,6 +63,7 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 		if probes[i].Fix == startService && slices.Contains(probes, noService) {
 			probes[i].Fix = "sbctl service install" // what is not installed does not start
 		}
+		probes[i].Fix = a.located(probes[i].Fix)
 	}
 	list := ui.List{Head: []string{"PROBE", "RESULT", "FOUND", "FIX"}, Items: probes}
 	failed := false
@@ -107,7 +108,13 @@ func (a *app) probeDaemon(ctx context.Context) []probe {
 	}
 	probes := []probe{
 		passed("daemon", "sbd %s answers, pid %d", s.GetVersion(), s.GetPid()),
-		probeVersion(s), probeVault(s), probeAudit(s), probeClock(s),
+		probeVersion(s), probeVault(s), probeAudit(s), probeClock(s), probeHead(s),
+	}
+	if len(s.GetSlots()) > 0 {
+		probes = append(probes, probeRecovery(s.GetSlots()), probeKeySource(s.GetSlots()))
+	}
+	if left := s.GetRewrapLeft(); left > 0 {
+		probes = append(probes, probe{"rewrap", probeWarn, rewrapLeftWords(left) + ", and rewrapped in the background", "sbctl key show"})
 	}
 	for _, p := range s.GetProbes() {
 		probes = append(probes, probe{p.GetName(), p.GetStatus(), p.GetSummary(), p.GetFix()})
@@ -145,6 +152,38 @@ func probeClock(s *operatorv1.StatusResponse) probe {
 		return passed("clock", "not behind the log")
 	}
 	return probe{"clock", probeFail, "behind the log: timed grants count as expired (" + string(wire.ClockRollback) + ")", "sbctl doctor --confirm-clock"}
+}
+
+// probeHead tells whether a matching older pair of vault and log would be noticed.
+func probeHead(s *operatorv1.StatusResponse) probe {
+	switch {
+	case s.GetHeadCause() != "":
+		return probe{"head", probeFail, "cannot be kept outside the home: " + s.GetHeadCause(), ""}
+	case s.GetHeadSeq() > 0:
+		return passed("head", "entry %d is kept outside the home", s.GetHeadSeq())
+	}
+	return passed("head", "not kept outside the home: vault and log put back together from one older moment would pass (config.yaml, audit: headFile)")
+}
+
+func probeRecovery(slots []*operatorv1.KeySlot) probe {
+	if hasSlot(slots, slotRecovery) {
+		return passed("recovery", "there is a recovery code")
+	}
+	return probe{"recovery", probeWarn, "there is no recovery code: if its key is lost, so is everything in the vault", "sbctl key recovery new"}
+}
+
+// probeKeySource says what the slots do not protect from. A key that lies beside
+// what it opens makes every other slot no more than a convenience.
+func probeKeySource(slots []*operatorv1.KeySlot) probe {
+	switch {
+	case hasSlot(slots, slotFile) && hasSlot(slots, slotKeychain):
+		return probe{"key source", probeWarn, "the keychain adds nothing while secret.key beside the vault opens it too", "sbctl key slot rm file"}
+	case hasSlot(slots, slotFile):
+		return probe{"key source", probeWarn, "secret.key lies beside the vault: a copy of the whole home, or a process of your user, opens it", "sbctl key slot add keychain"}
+	case hasSlot(slots, slotKeychain):
+		return passed("key source", "keychain: a copied disk does not open; a process of your user can ask the keychain as sbd does")
+	}
+	return passed("key source", "only you open the vault, by passphrase or recovery code")
 }
 
 // probeShims warns about shims of another version than the daemon's.

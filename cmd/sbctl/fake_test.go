@@ -36,6 +36,7 @@ type fakeOperator struct {
 	runs      []*operatorv1.Run
 	denials   []*operatorv1.DenialGroup
 	lines     [][]byte
+	keys      *fakeKeys
 	refusal   *wire.Error // what every call but Status answers
 	changed   chan struct{}
 }
@@ -67,7 +68,8 @@ func serveFake(home string) (*fakeOperator, func(), error) {
 		return nil, nil, err
 	}
 	fake := &fakeOperator{
-		home: home, resources: map[string]*fakeResource{}, subjects: map[string]*operatorv1.Subject{}, changed: make(chan struct{}),
+		home: home, resources: map[string]*fakeResource{}, subjects: map[string]*operatorv1.Subject{}, keys: newFakeKeys(),
+		changed: make(chan struct{}),
 	}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage), grpc.UnaryInterceptor(fake.refuse))
 	operatorv1.RegisterOperatorServiceServer(server, fake)
@@ -104,6 +106,7 @@ func (f *fakeOperator) Status(context.Context, *operatorv1.StatusRequest) (*oper
 		ClockRollback: f.behind, Resources: uint32(len(f.resources)), Subjects: uint32(len(f.subjects)), Grants: uint32(len(f.grants)),
 		Runs: f.runs, MaxContent: wire.DefaultMaxContent, Platform: "linux/amd64",
 		Probes: []*operatorv1.Probe{{Name: "core dumps", Status: "ok", Summary: "off"}},
+		Slots:  f.keys.slots, RewrapLeft: f.keys.rewrap, HeadCause: f.keys.headCause, HeadSeq: f.keys.headSeq,
 	}, nil
 }
 
@@ -117,7 +120,12 @@ func (f *fakeOperator) Lock(context.Context, *operatorv1.LockRequest) (*operator
 	return &operatorv1.LockResponse{}, nil
 }
 
-func (f *fakeOperator) Unlock(context.Context, *operatorv1.UnlockRequest) (*operatorv1.UnlockResponse, error) {
+func (f *fakeOperator) Unlock(_ context.Context, q *operatorv1.UnlockRequest) (*operatorv1.UnlockResponse, error) {
+	if q.GetSlot() != "" {
+		if err := f.keys.opens(q.GetSlot(), q.GetSecret()); err != nil {
+			return nil, err
+		}
+	}
 	f.locked = false
 	return &operatorv1.UnlockResponse{}, nil
 }

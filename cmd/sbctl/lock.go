@@ -35,20 +35,63 @@ func (lockCmd) Run(ctx context.Context, a *app) error {
 	return a.printVaultState("locked")
 }
 
-type unlockCmd struct{}
+type unlockCmd struct {
+	Passphrase   bool `xor:"with" help:"Open it with the passphrase, asked for on the terminal."`
+	RecoveryCode bool `xor:"with" help:"Open it with the recovery code, asked for on the terminal."`
+	PassphraseFD *int `name:"passphrase-fd" xor:"with" placeholder:"N" help:"Open it with the passphrase that this open descriptor holds."`
+
+	RecoveryCodeFD *int `name:"recovery-code-fd" xor:"with" placeholder:"N" help:"Open it with the recovery code that this open descriptor holds."`
+}
 
 // Help is the manual of unlock.
 func (unlockCmd) Help() string {
-	return `Asks the key source that was chosen when the vault was made. A keychain may ask
+	return `Asks the keychain and the key file, in the order of the slots. A keychain may ask
 you to unlock it first.
 
+When they do not answer, a passphrase or the recovery code opens the vault too,
+if there is such a slot; over ssh as well. They are asked for on the terminal, or
+read from a descriptor that a program opened for it; never from the command line
+or the environment.
+
 Examples:
-  sbctl unlock`
+  sbctl unlock
+  sbctl unlock --passphrase
+  sbctl unlock --recovery-code
+  pass show broker | sbctl unlock --passphrase-fd 0`
+}
+
+// request says what opens the vault, after asking for it. The caller wipes its
+// secret.
+func (c unlockCmd) request(ctx context.Context, a *app, doing string) (*operatorv1.UnlockRequest, error) {
+	request := &operatorv1.UnlockRequest{}
+	switch {
+	case c.Passphrase || c.PassphraseFD != nil:
+		request.Slot = slotPassphrase
+	case c.RecoveryCode || c.RecoveryCodeFD != nil:
+		request.Slot = slotRecovery
+	default:
+		return request, nil
+	}
+	s, err := a.status(ctx, doing) // before anybody types
+	if err != nil {
+		return nil, err
+	}
+	if len(s.GetSlots()) > 0 && !hasSlot(s.GetSlots(), request.GetSlot()) {
+		return nil, refuse(doing, "the vault has no slot of kind %s", request.GetSlot()).withHint("sbctl key slot list")
+	}
+	request.Secret, err = a.slotSecret(ctx, doing, request.GetSlot(), passphraseSource{c.PassphraseFD}, codeSource{c.RecoveryCodeFD})
+	return request, err
 }
 
 // Run unlocks.
-func (unlockCmd) Run(ctx context.Context, a *app) error {
-	if _, err := callWithin(ctx, a, keyPatience, "unlocking the vault", &operatorv1.UnlockRequest{}, operatorv1.OperatorServiceClient.Unlock); err != nil {
+func (c unlockCmd) Run(ctx context.Context, a *app) error {
+	const doing = "unlocking the vault"
+	request, err := c.request(ctx, a, doing)
+	if err != nil {
+		return err
+	}
+	defer clear(request.GetSecret())
+	if _, err := callWithin(ctx, a, keyPatience, doing, request, operatorv1.OperatorServiceClient.Unlock); err != nil {
 		return err
 	}
 	return a.printVaultState("unlocked")

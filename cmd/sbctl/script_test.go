@@ -95,6 +95,8 @@ func commands(more map[string]scriptCommand) map[string]scriptCommand {
 //	fake line FILE         adds the lines of an audit log
 //	fake refuse REASON [CAUSE]
 //	fake clock             puts the clock behind
+//	fake head CAUSE        the head cannot be kept outside the home
+//	fake stuck CAUSE       rewrapping stands still
 func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
 	fake, ok := ts.Value("fake").(*fakeOperator)
 	if !ok || len(args) == 0 {
@@ -121,10 +123,18 @@ func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
 			fake.lines = append(fake.lines, []byte(line))
 		}
 	case "refuse":
+		if len(args) == 1 {
+			fake.refusal = nil
+			break
+		}
 		fake.refusal = &wire.Error{Reason: wire.Reason(args[1]), Message: "refused for a test"}
 		if len(args) > 2 {
 			fake.refusal.Cause = args[2]
 		}
+	case "head":
+		fake.keys.headCause = args[1]
+	case "stuck":
+		fake.keys.stuck = args[1]
 	case "clock":
 		fake.behind = true
 	default:

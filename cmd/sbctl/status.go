@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
@@ -47,6 +48,12 @@ type statusView struct {
 	Grants        uint32    `json:"grants"`
 	MaxContent    uint64    `json:"maxContent"`
 	Runs          []runView `json:"runs"`
+
+	Slots      []slotView `json:"slots"`
+	RewrapLeft uint64     `json:"rewrapLeft"`
+	HeadSeq    uint64     `json:"headSeq"`
+	HeadCause  string     `json:"headCause,omitempty"`
+	Warnings   []string   `json:"warnings"`
 }
 
 // Run shows the status.
@@ -63,11 +70,15 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			{Name: "sockets", Value: s.GetSocketDir()},
 			{Name: "vault", Value: stateAndCause(s.GetVaultState(), s.GetVaultCause()) + fmt.Sprintf(", generation %d", s.GetGeneration())},
 			{Name: "key source", Value: s.GetKeySource()},
+			{Name: "slots", Value: strings.Join(slotKinds(s.GetSlots()), ", ")},
+			{Name: "rewrap", Value: rewrapLeftWords(s.GetRewrapLeft())},
 			{Name: "audit", Value: stateAndCause(s.GetAuditState(), s.GetAuditCause()) + fmt.Sprintf(", entry %d, in %s", s.GetAuditSeq(), s.GetAuditDir())},
 			{Name: "genesis", Value: s.GetAuditGenesis()},
-			{Name: "clock", Value: clockWords(s)},
+			{Name: "head", Value: headWords(s)},
+			{Name: "clock", Value: a.clockWords(s)},
 			{Name: "policy", Value: policyWords(s)},
 			{Name: "runs", Value: fmt.Sprintf("%d open", len(s.GetRuns()))},
+			{Name: "warning", Value: a.recoveryWords(s.GetSlots())},
 		},
 		Value: statusView{
 			Version: s.GetVersion(), API: s.GetApi(), PID: s.GetPid(), Started: ui.Stamp(s.GetStarted()), Platform: s.GetPlatform(),
@@ -75,7 +86,8 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			KeySource: s.GetKeySource(), Generation: s.GetGeneration(), Rows: s.GetRows(), AuditState: s.GetAuditState(),
 			AuditCause: s.GetAuditCause(), AuditDir: s.GetAuditDir(), Seq: s.GetAuditSeq(), Genesis: s.GetAuditGenesis(),
 			ClockRollback: s.GetClockRollback(), Resources: s.GetResources(), Subjects: s.GetSubjects(), Grants: s.GetGrants(),
-			MaxContent: s.GetMaxContent(), Runs: viewRuns(s.GetRuns()),
+			MaxContent: s.GetMaxContent(), Runs: viewRuns(s.GetRuns()), Slots: viewSlots(s.GetSlots()), RewrapLeft: s.GetRewrapLeft(),
+			HeadSeq: s.GetHeadSeq(), HeadCause: s.GetHeadCause(), Warnings: a.statusWarnings(s),
 		},
 	})
 	if err != nil {
@@ -87,6 +99,19 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 // status asks the daemon what it knows of itself.
 func (a *app) status(ctx context.Context, doing string) (*operatorv1.StatusResponse, error) {
 	return call(ctx, a, doing, &operatorv1.StatusRequest{}, operatorv1.OperatorServiceClient.Status)
+}
+
+// unlockedStatus is the status, unless the vault is not unlocked.
+func (a *app) unlockedStatus(ctx context.Context, doing string) (*operatorv1.StatusResponse, error) {
+	s, err := a.status(ctx, doing)
+	if err != nil {
+		return nil, err
+	}
+	if s.GetVaultState() != "unlocked" {
+		what := stateAndCause("the vault is "+s.GetVaultState(), s.GetVaultCause())
+		return nil, &failure{code: wire.VaultLocked, doing: doing, what: what, hint: "sbctl unlock", exit: wire.ExitUnavailable}
+	}
+	return s, nil
 }
 
 // contentLimit is the largest content that the daemon takes, in bytes.
@@ -104,9 +129,44 @@ func stateAndCause(state, cause string) string {
 	return state + ": " + cause
 }
 
-func clockWords(s *operatorv1.StatusResponse) string {
+func (a *app) clockWords(s *operatorv1.StatusResponse) string {
 	if s.GetClockRollback() {
-		return string(wire.ClockRollback) + ": the wall clock is behind the log; timed grants count as expired until `sbctl doctor --confirm-clock`"
+		return string(wire.ClockRollback) + ": the wall clock is behind the log; timed grants count as expired until " + a.paste("doctor", "--confirm-clock")
+	}
+	return ""
+}
+
+// statusWarnings are what a program should show to a person.
+func (a *app) statusWarnings(s *operatorv1.StatusResponse) []string {
+	warnings := []string{}
+	for _, words := range []string{a.recoveryWords(s.GetSlots()), a.clockWords(s)} {
+		if words != "" {
+			warnings = append(warnings, words)
+		}
+	}
+	if cause := s.GetHeadCause(); cause != "" {
+		warnings = append(warnings, "the head is not kept outside the home: "+cause)
+	}
+	return warnings
+}
+
+func rewrapLeftWords(left uint64) string {
+	if left == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s still sealed with an old key", count(left, "row"))
+}
+
+// headWords says whether the head is kept outside the home; empty when that is
+// not configured.
+func headWords(s *operatorv1.StatusResponse) string {
+	switch {
+	case s.GetHeadCause() != "" && s.GetHeadSeq() > 0:
+		return fmt.Sprintf("failing since entry %d: %s", s.GetHeadSeq(), s.GetHeadCause())
+	case s.GetHeadCause() != "":
+		return "failing: " + s.GetHeadCause()
+	case s.GetHeadSeq() > 0:
+		return fmt.Sprintf("entry %d is kept outside the home", s.GetHeadSeq())
 	}
 	return ""
 }
@@ -140,31 +200,39 @@ asks it what to keep of that moment elsewhere: the fingerprint of the log's
 first entry, against which the log can be verified later even when the daemon
 is not believed.
 
+On a terminal it also makes the recovery code, if there is none yet, and shows it
+once: write it down, it opens the vault and its backups when everything else is
+lost. It never appears in JSON nor on standard output; for a program, or without
+a terminal, none is made, and "sbctl key recovery new" makes one later.
+
 Examples:
   sbctl init
   sbctl audit verify --genesis FINGERPRINT`
 }
 
 type initView struct {
-	Home      string `json:"home"`
-	Vault     string `json:"vault"`
-	KeySource string `json:"keySource"`
-	Protects  string `json:"protects"`
-	Genesis   string `json:"genesis"`
+	Home      string     `json:"home"`
+	Vault     string     `json:"vault"`
+	KeySource string     `json:"keySource"`
+	Protects  string     `json:"protects"`
+	Genesis   string     `json:"genesis"`
+	Slots     []slotView `json:"slots"`
+	Recovery  string     `json:"recovery"` // none, there is one
 }
 
 // Run prints what to keep.
 func (initCmd) Run(ctx context.Context, a *app) error {
 	const doing = "meeting the daemon"
-	s, err := a.status(ctx, doing)
+	s, err := a.unlockedStatus(ctx, doing)
 	if err != nil {
 		return err
 	}
-	if s.GetVaultState() != "unlocked" {
-		what := stateAndCause("the vault is "+s.GetVaultState(), s.GetVaultCause())
-		return &failure{code: wire.VaultLocked, doing: doing, what: what, hint: "sbctl unlock", exit: wire.ExitUnavailable}
-	}
+	slots, codeErr := a.firstRecoveryCode(ctx, s.GetSlots())
 	protects := keySourceProtects(s.GetKeySource())
+	recovery := "none"
+	if hasSlot(slots, slotRecovery) {
+		recovery = "there is one"
+	}
 	err = a.out.Object(ui.Object{
 		ID: s.GetAuditGenesis(),
 		Fields: []ui.Field{
@@ -172,15 +240,40 @@ func (initCmd) Run(ctx context.Context, a *app) error {
 			{Name: "vault", Value: s.GetVaultId()},
 			{Name: "key source", Value: s.GetKeySource()},
 			{Name: "protects", Value: protects},
+			{Name: "recovery", Value: recovery},
 			{Name: "genesis", Value: s.GetAuditGenesis()},
 		},
-		Value: initView{Home: s.GetHome(), Vault: s.GetVaultId(), KeySource: s.GetKeySource(), Protects: protects, Genesis: s.GetAuditGenesis()},
+		Value: initView{
+			Home: s.GetHome(), Vault: s.GetVaultId(), KeySource: s.GetKeySource(), Protects: protects, Genesis: s.GetAuditGenesis(),
+			Slots: viewSlots(slots), Recovery: recovery,
+		},
 	})
 	if err != nil {
 		return err
 	}
-	a.done("keep the genesis fingerprint outside this machine: with it `sbctl audit verify --genesis …` proves where the log began")
-	return nil
+	a.done("keep the genesis fingerprint outside this machine: with it \"sbctl audit verify --genesis\" proves where the log began")
+	if codeErr == nil && !hasSlot(slots, slotRecovery) {
+		a.say("no recovery code was made: it is shown on a terminal only; make one with %s", a.paste("key", "recovery", "new"))
+	}
+	return codeErr
+}
+
+// firstRecoveryCode makes a recovery code when there is none and a person is
+// there to see it, and returns the slots there are then.
+func (a *app) firstRecoveryCode(ctx context.Context, slots []*operatorv1.KeySlot) ([]*operatorv1.KeySlot, error) {
+	if hasSlot(slots, slotRecovery) || a.out.Format == ui.JSON || a.out.Quiet {
+		return slots, nil
+	}
+	tty, err := a.tty()
+	if err != nil {
+		return slots, nil
+	}
+	defer func() { _ = tty.Close() }()
+	added, err := a.addRecoveryCode(ctx, "making a recovery code", tty)
+	if err != nil {
+		return slots, err
+	}
+	return append(slices.Clone(slots), added.GetSlot()), nil
 }
 
 // keySourceProtects says what a key source is good for, and what not.

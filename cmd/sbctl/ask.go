@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"subjectbroker/cmd/sbctl/internal/content"
+	"subjectbroker/cmd/sbctl/internal/ui"
+	"subjectbroker/proto/recovery"
+)
+
+// What opens a vault is typed on the terminal and not shown, or read from a
+// descriptor that the caller opened for it: never an argument, never a variable,
+// both of which other processes can read.
+
+// maxPassphrase bounds a passphrase and what a code may be typed as, in bytes.
+const maxPassphrase = 1024
+
+// shortPassphrase is the length in bytes below which a passphrase earns a word
+// of warning: whoever has a copy of vault.db can try them at leisure.
+const shortPassphrase = 14
+
+// tries is how often a person may mistype a code before the command ends.
+const tries = 3
+
+type passphraseSource struct {
+	PassphraseFD *int `name:"passphrase-fd" placeholder:"N" help:"Read the passphrase from this open descriptor, up to its end, instead of asking for it."`
+}
+
+type codeSource struct {
+	RecoveryCodeFD *int `name:"recovery-code-fd" placeholder:"N" help:"Read the recovery code from this open descriptor, up to its end, instead of asking for it."`
+}
+
+// passphrase takes the passphrase that opens the vault. The caller wipes it.
+func (a *app) passphrase(ctx context.Context, doing string, from passphraseSource) (content.Bytes, error) {
+	if from.PassphraseFD != nil {
+		return passphraseFrom(doing, *from.PassphraseFD)
+	}
+	return a.askSecret(ctx, doing, "--passphrase-fd", "Passphrase")
+}
+
+// newPassphrase takes a passphrase that is to be set; a person types it twice.
+func (a *app) newPassphrase(ctx context.Context, doing string, from passphraseSource) (content.Bytes, error) {
+	if from.PassphraseFD != nil {
+		return passphraseFrom(doing, *from.PassphraseFD)
+	}
+	typed, err := a.askSecret(ctx, doing, "--passphrase-fd", "New passphrase")
+	if err != nil {
+		return nil, err
+	}
+	again, err := a.askSecret(ctx, doing, "--passphrase-fd", "The same again")
+	defer again.Wipe()
+	if err == nil && !bytes.Equal(typed, again) {
+		err = refuse(doing, "the two passphrases differ, nothing was changed")
+	}
+	if err != nil {
+		typed.Wipe()
+		return nil, err
+	}
+	if len(typed) < shortPassphrase {
+		a.say("warning: this passphrase is short: whoever has a copy of the vault can try all like it; several random words are better")
+	}
+	return typed, nil
+}
+
+// recoveryCode takes a recovery code. The caller wipes it.
+func (a *app) recoveryCode(ctx context.Context, doing string, from codeSource) (recovery.Code, error) {
+	if from.RecoveryCodeFD != nil {
+		text, err := readDescriptor(doing, "--recovery-code-fd", *from.RecoveryCodeFD)
+		if err != nil {
+			return recovery.Code{}, err
+		}
+		defer text.Wipe()
+		code, err := recovery.Parse(text)
+		if err != nil {
+			return recovery.Code{}, refuse(doing, "%v", err)
+		}
+		return code, nil
+	}
+	for left := tries; ; left-- {
+		text, err := a.askSecret(ctx, doing, "--recovery-code-fd", "Recovery code")
+		if err != nil {
+			return recovery.Code{}, err
+		}
+		code, err := recovery.Parse(text)
+		text.Wipe()
+		if err == nil {
+			return code, nil
+		}
+		if left == 1 {
+			return recovery.Code{}, refuse(doing, "%v", err)
+		}
+		a.say("%v; try again", err)
+	}
+}
+
+// askSecret asks a person for one line. option is what a program uses instead.
+func (a *app) askSecret(ctx context.Context, doing, option, prompt string) (content.Bytes, error) {
+	tty, err := a.tty()
+	if err != nil {
+		return nil, refuse(doing, "there is no terminal to ask on: use %s N", option)
+	}
+	defer func() { _ = tty.Close() }()
+	typed, err := tty.ReadSecret(ctx, prompt)
+	if errors.Is(err, io.EOF) || err == nil && len(typed) == 0 {
+		return nil, refuse(doing, "nothing was typed")
+	}
+	if err != nil {
+		return nil, fail(err, "%s", doing)
+	}
+	return typed, nil
+}
+
+func passphraseFrom(doing string, fd int) (content.Bytes, error) {
+	text, err := readDescriptor(doing, "--passphrase-fd", fd)
+	if err != nil {
+		return nil, err
+	}
+	text = content.TrimNewline(text)
+	switch {
+	case len(text) == 0:
+		return nil, refuse(doing, "--passphrase-fd: there is no passphrase in it")
+	case bytes.IndexByte(text, '\n') >= 0:
+		text.Wipe()
+		return nil, refuse(doing, "--passphrase-fd: a passphrase is one line")
+	}
+	return text, nil
+}
+
+// readDescriptor reads a descriptor to its end. It stays open: closing one that
+// turns out to be the runtime's own would do harm.
+func readDescriptor(doing, option string, fd int) (content.Bytes, error) {
+	if fd < 0 {
+		return nil, refuse(doing, "%s is the number of an open descriptor", option)
+	}
+	file := os.NewFile(uintptr(fd), fmt.Sprintf("descriptor %d", fd))
+	if ui.IsTerminal(file) {
+		return nil, refuse(doing, "%s: descriptor %d is a terminal, where it would be shown: leave the option out to be asked", option, fd)
+	}
+	text, more, err := content.Read(file, maxPassphrase)
+	if err != nil {
+		return nil, refuse(doing, "%s: %v", option, err)
+	}
+	if more {
+		return nil, refuse(doing, "%s: more than %d bytes", option, maxPassphrase)
+	}
+	return text, nil
+}
