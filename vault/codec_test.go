@@ -145,29 +145,29 @@ func FuzzParseRow(f *testing.F) {
 }
 
 func FuzzParseSlot(f *testing.F) {
-	f.Add(wrapRoot(pattern(1, 32), pattern(2, 32), vectorID, "1.file", "file"))
+	f.Add(keyedValue(newSlot(1, "file"), pattern(1, 32), pattern(2, 32), vectorID))
 	f.Add([]byte("s1:file:"))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		payload, err := parseSlot(value, "file")
+		payload, err := parseSlot(value, keyedPrefix, "file")
 		if err != nil {
 			return
 		}
-		if again := appendSlot(nil, "file", payload); !bytes.Equal(again, value) {
+		if again := appendSlot(nil, keyedPrefix, "file", payload); !bytes.Equal(again, value) {
 			t.Fatalf("%q re-encodes to %q", value, again)
 		}
 	})
 }
 
 func FuzzDecodeKeyring(f *testing.F) {
-	f.Add(vectorKeyring().encode())
-	f.Add(newKeyring(vectorID).encode())
+	f.Add(encoded(vectorKeyring()))
+	f.Add(encoded(newKeyring(vectorID)))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		ring, err := decodeKeyring(p)
 		if err != nil {
 			return
 		}
-		if again := ring.encode(); !bytes.Equal(again, p) {
+		if again := encoded(ring); !bytes.Equal(again, p) {
 			t.Fatalf("%x re-encodes to %x", p, again)
 		}
 	})
@@ -207,9 +207,9 @@ func FuzzParseSlotName(f *testing.F) {
 	f.Add("12.keychain")
 	f.Add("01.file")
 	f.Fuzz(func(t *testing.T, name string) {
-		n, kind, err := parseSlotName(name)
-		if err == nil && slotName(n, kind) != name {
-			t.Fatalf("%q re-encodes to %q", name, slotName(n, kind))
+		slot, err := parseSlotName(name)
+		if err == nil && newSlot(slot.N, slot.Kind) != slot {
+			t.Fatalf("%q re-encodes to %q", name, newSlot(slot.N, slot.Kind).Name)
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestRowOpensUnchangedAndInItsPlaceOnly(t *testing.T) {
 			t.Fatalf("cut to %d bytes: %v", i, err)
 		}
 	}
-	other := newKeyset(pattern(0x70, 32), vectorKeyring())
+	other := vectorKeys()
 	other.ring.vaultID = strings.Repeat("0", 32)
 	for name, open := range map[string]func() ([]byte, error){
 		"another name":   func() ([]byte, error) { return k.open(s, nil, "grants", "abd", stored) },
@@ -287,32 +287,35 @@ func TestOldTermsOpen(t *testing.T) {
 
 func TestSlot(t *testing.T) {
 	root, key := pattern(1, 32), pattern(2, 32)
-	value := wrapRoot(root, key, vectorID, "1.file", "file")
-	got, err := unwrapRoot(value, key, vectorID, "1.file", "file")
+	slot := slotRow{Slot: newSlot(1, "file")}
+	slot.value = keyedValue(slot.Slot, root, key, vectorID)
+	got, err := slot.open(key, vectorID)
 	if err != nil || !bytes.Equal(got, root) {
 		t.Fatalf("%x, %v", got, err)
 	}
 	for name, test := range map[string]struct {
-		key      []byte
-		id, slot string
-		want     error
+		key  []byte
+		id   string
+		n    uint32
+		want error
 	}{
-		"wrong key":     {pattern(3, 32), vectorID, "1.file", ErrWrongKey},
-		"short key":     {key[:31], vectorID, "1.file", ErrWrongKey},
-		"no key":        {nil, vectorID, "1.file", ErrWrongKey},
-		"other vault":   {key, strings.Repeat("0", 32), "1.file", ErrWrongKey},
-		"other slot":    {key, vectorID, "2.file", ErrWrongKey},
-		"right as rain": {key, vectorID, "1.file", nil},
+		"wrong key":     {pattern(3, 32), vectorID, 1, ErrWrongKey},
+		"short key":     {key[:31], vectorID, 1, ErrWrongKey},
+		"no key":        {nil, vectorID, 1, ErrWrongKey},
+		"other vault":   {key, strings.Repeat("0", 32), 1, ErrWrongKey},
+		"other slot":    {key, vectorID, 2, ErrWrongKey},
+		"right as rain": {key, vectorID, 1, nil},
 	} {
-		if _, err := unwrapRoot(value, test.key, test.id, test.slot, "file"); !errors.Is(err, test.want) {
+		moved := slotRow{newSlot(test.n, "file"), slot.value}
+		if _, err := moved.open(test.key, test.id); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)
 		}
 	}
-	check := len(slotPrefix) + len("file:") + 4*slotCheckSize/3
-	for i := range value {
-		changed := bytes.Clone(value)
-		changed[i] ^= 1
-		_, err := unwrapRoot(changed, key, vectorID, "1.file", "file")
+	check := len(keyedPrefix) + len("file:") + 4*slotCheckSize/3
+	for i := range slot.value {
+		changed := slotRow{slot.Slot, bytes.Clone(slot.value)}
+		changed.value[i] ^= 1
+		_, err := changed.open(key, vectorID)
 		// In the check a change looks like another key; behind it, with the right key, it is damage.
 		if err == nil || (i > check+1 && !errors.Is(err, ErrIntegrity)) {
 			t.Fatalf("with byte %d changed: %v", i, err)
@@ -322,8 +325,8 @@ func TestSlot(t *testing.T) {
 
 func TestKeyringRefuses(t *testing.T) {
 	newer := vectorKeyring()
-	newer.schema = 2
-	if _, err := decodeKeyring(newer.encode()); !errors.Is(err, ErrSchema) {
+	newer.schema = 3
+	if _, err := decodeKeyring(encoded(newer)); !errors.Is(err, ErrSchema) {
 		t.Errorf("newer schema: %v", err)
 	}
 	withMore := newLP(nil, 4).text(keyringLabel).text(vectorID).u32(9).text("what a newer version needs")
@@ -339,10 +342,23 @@ func TestKeyringRefuses(t *testing.T) {
 		"term 0":        func(k *keyring) { k.data[0].term = 0 },
 		"term twice":    func(k *keyring) { k.data[1].term = 1 },
 		"terms falling": func(k *keyring) { k.data[0].term = 9 },
+
+		"recipient twice":      func(k *keyring) { k.recipients[1] = k.recipients[0] },
+		"recipients falling":   func(k *keyring) { k.recipients[0], k.recipients[1] = k.recipients[1], k.recipients[0] },
+		"another kind":         func(k *keyring) { k.recipients[1].kind = "sms" },
+		"a kind with a key":    func(k *keyring) { k.recipients[0].kind = "file" },
+		"short salt":           func(k *keyring) { k.recipients[0].salt = pattern(0, 15) },
+		"no salt":              func(k *keyring) { k.recipients[0].salt = nil },
+		"salted code":          func(k *keyring) { k.recipients[1].salt = pattern(0, 16) },
+		"costly code":          func(k *keyring) { k.recipients[1].cost = newCost },
+		"free passphrase":      func(k *keyring) { k.recipients[0].cost = cost{} },
+		"short public key":     func(k *keyring) { k.recipients[1].public = pattern(0, 31) },
+		"no backup key":        func(k *keyring) { k.backup = nil },
+		"schema 1 with a list": func(k *keyring) { k.schema = 1; k.data[0].key = nil },
 	} {
 		k := vectorKeyring()
 		change(k)
-		if _, err := decodeKeyring(k.encode()); !errors.Is(err, errEncoding) {
+		if _, err := decodeKeyring(encoded(k)); !errors.Is(err, errEncoding) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

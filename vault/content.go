@@ -163,7 +163,7 @@ func (t *Tx) ContentOf(rec Record, n uint32) (Secret, Version, error) {
 	if err != nil {
 		return nil, Version{}, err
 	}
-	content, err := t.v.keys.openContent(t.s, row, stored, ver)
+	content, err := t.keys.openContent(t.s, row, stored, ver)
 	return content, ver, err
 }
 

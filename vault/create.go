@@ -140,21 +140,20 @@ func writeNew(cfg *Config, path, id string, slotKey []byte) error {
 }
 
 func fillNew(store rowStore, id string, slotKey []byte, kind string) error {
-	if !validKeyKind(kind) {
+	if !keyed(kind) {
 		return fmt.Errorf("%w: kind %q of a key source", ErrInvalid, kind)
 	}
-	keys := newKeyset(newKey(), newKeyring(id))
-	defer keys.wipe()
-	s := newScratch()
-
-	plain := keys.ring.encode()
-	defer clear(plain)
-	ring, err := keys.seal(s, bucketKeyring, rowKeyring, rootTerm, plain)
+	keys, err := firstKeys(id)
 	if err != nil {
 		return err
 	}
-	name := slotName(1, kind)
-	slot := wrapRoot(keys.root, slotKey, id, name, kind)
+	defer keys.wipe()
+	s := newScratch()
+	ring, err := keys.sealRing(s)
+	if err != nil {
+		return err
+	}
+	slot := newSlot(1, kind)
 
 	tx, err := store.begin(true)
 	if err != nil {
@@ -168,7 +167,7 @@ func fillNew(store rowStore, id string, slotKey []byte, kind string) error {
 	}{
 		{bucketMeta, rowFormat, formatValue()},
 		{bucketMeta, rowVaultID, []byte(id)},
-		{bucketSlots, name, slot},
+		{bucketSlots, slot.Name, keyedValue(slot, keys.root, slotKey, id)},
 		{bucketKeyring, rowKeyring, ring},
 	} {
 		if err := tx.put(row.bucket, row.name, row.value); err != nil {
@@ -183,4 +182,12 @@ func fillNew(store rowStore, id string, slotKey []byte, kind string) error {
 		return err
 	}
 	return tx.commit()
+}
+
+// firstKeys makes the keys of a new vault.
+func firstKeys(id string) (*keyset, error) {
+	root, ring := newKey(), newKeyring(id)
+	defer clear(root)
+	defer ring.wipe()
+	return newKeyset(root, ring)
 }

@@ -41,6 +41,18 @@ var (
 	ErrKeySource = errors.New("vault uses another key source")
 )
 
+// What a change of slots can answer.
+var (
+	// ErrNoSlot: there is no slot of that kind.
+	ErrNoSlot = errors.New("no key slot")
+	// ErrSlotExists: there is a slot of that kind already.
+	ErrSlotExists = errors.New("key slot exists already")
+	// ErrLastSlot: without it nothing would open the vault.
+	ErrLastSlot = errors.New("the last key slot cannot be removed")
+	// ErrKeyLeft: the slot is removed, but its key could not be removed from where it is kept.
+	ErrKeyLeft = errors.New("the slot is removed, its key is not")
+)
+
 // What a call can answer while the vault is in good order.
 var (
 	// ErrLocked: the keys are not in memory.

@@ -26,8 +26,8 @@ func (k fixedKey) Store(context.Context, string, []byte) error { return errors.N
 func (k fixedKey) Remove(context.Context, string) error        { return errors.New("not here") }
 
 const (
-	goldenFile = "testdata/golden.db"
-	goldenKey  = "testdata/golden.key.hex"
+	goldenFile = "testdata/schema1.db"
+	goldenKey  = "testdata/schema1.key.hex"
 )
 
 // A vault of format 1, written once, opens for ever.

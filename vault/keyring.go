@@ -4,20 +4,24 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"slices"
 )
 
-// schema is the version of everything inside the vault. It lives in the keyring, where nobody can lower it.
-const schema = 1
+// Versions of everything inside the vault. The number lives in the keyring, where nobody can lower it.
+const (
+	schema    = 2
+	oldSchema = 1 // without recipients and without a key for backups; see Migrate
+)
 
 const keyringLabel = "sb/keyring/v1"
 
-// dataKey seals rows while its term is the newest, and opens them for ever.
+// dataKey seals rows while its term is the newest, and opens them as long as there are any.
 type dataKey struct {
 	term uint32
 	key  []byte
 }
 
-// keyring is what the root key protects: every other key.
+// keyring is what the root key protects: every other key, and whom the root key may be sealed to.
 type keyring struct {
 	vaultID     string
 	schema      uint32
@@ -25,6 +29,8 @@ type keyring struct {
 	publish     []byte // keys the published digest
 	auditSeal   []byte // seals audit.key
 	correlation []byte // keys the hashes that stand for malformed names in the log
+	backup      []byte // wraps the file keys of backups; nil in oldSchema
+	recipients  []recipient
 	data        []dataKey
 }
 
@@ -36,6 +42,7 @@ func newKeyring(vaultID string) *keyring {
 		publish:     newKey(),
 		auditSeal:   newKey(),
 		correlation: newKey(),
+		backup:      newKey(),
 		data:        []dataKey{{term: 1, key: newKey()}},
 	}
 }
@@ -60,18 +67,55 @@ func validVaultID(id string) bool {
 	return true
 }
 
-func (k *keyring) encode() []byte {
-	b := newLP(make([]byte, 0, 512), 7+len(k.data)).text(keyringLabel).text(k.vaultID).u32(k.schema)
-	b = b.bytes(k.set).bytes(k.publish).bytes(k.auditSeal).bytes(k.correlation)
+// keys are the pointers to the keys of their own, in the order of the encoding.
+func (k *keyring) keys() []*[]byte {
+	keys := []*[]byte{&k.set, &k.publish, &k.auditSeal, &k.correlation}
+	if k.schema >= schema {
+		keys = append(keys, &k.backup)
+	}
+	return keys
+}
+
+// size is the length of the encoding.
+func (k *keyring) size() int {
+	n := 4 + 4 + len(keyringLabel) + 4 + len(k.vaultID) + 4 + 4 + len(k.keys())*(4+keySize)
+	if k.schema >= schema {
+		n += 4 + 4
+		for _, r := range k.recipients {
+			n += 4 + r.size()
+		}
+	}
+	return n + len(k.data)*(4+4+4+4+4+keySize)
+}
+
+// appendTo appends the encoding to dst.
+func (k *keyring) appendTo(dst []byte) []byte {
+	keys := k.keys()
+	fields := 3 + len(keys) + len(k.data)
+	if k.schema >= schema {
+		fields++
+	}
+	b := newLP(dst, fields).text(keyringLabel).text(k.vaultID).u32(k.schema)
+	for _, key := range keys {
+		b = b.bytes(*key)
+	}
+	var mark, inner int
+	if k.schema >= schema {
+		b, mark = b.nest(len(k.recipients))
+		for _, r := range k.recipients {
+			b, inner = b.nest(recipientFields)
+			b = r.appendTo(b).endNest(inner)
+		}
+		b = b.endNest(mark)
+	}
 	for _, d := range k.data {
-		var mark int
 		b, mark = b.nest(2)
 		b = b.u32(d.term).bytes(d.key).endNest(mark)
 	}
 	return b
 }
 
-// decodeKeyring copies the keys out of p, so that p can be wiped.
+// decodeKeyring returns a keyring whose keys point into p.
 func decodeKeyring(p []byte) (*keyring, error) {
 	r := readLP(p)
 	r.label(keyringLabel)
@@ -80,79 +124,86 @@ func decodeKeyring(p []byte) (*keyring, error) {
 	if !r.bad && k.schema > schema {
 		return nil, fmt.Errorf("%w: the vault has schema %d, this program knows %d", ErrSchema, k.schema, schema)
 	}
-	for _, key := range []*[]byte{&k.set, &k.publish, &k.auditSeal, &k.correlation} {
-		*key = append([]byte(nil), r.fixed(keySize)...)
+	for _, key := range k.keys() {
+		*key = r.fixed(keySize)
+	}
+	if k.schema >= schema {
+		list := r.nested()
+		for list.more() {
+			one := readRecipient(list.nested())
+			if one == nil || (len(k.recipients) > 0 && one.kind <= k.recipients[len(k.recipients)-1].kind) {
+				return nil, errEncoding
+			}
+			k.recipients = append(k.recipients, *one)
+		}
+		if list.done() != nil {
+			return nil, errEncoding
+		}
 	}
 	var last uint32
 	for r.more() {
 		n := r.nested()
-		d := dataKey{term: n.u32(), key: append([]byte(nil), n.fixed(keySize)...)}
+		d := dataKey{term: n.u32(), key: n.fixed(keySize)}
 		if n.done() != nil || d.term <= last {
-			k.wipe()
 			return nil, errEncoding
 		}
 		last = d.term
 		k.data = append(k.data, d)
 	}
-	if r.done() != nil || k.schema != schema || len(k.data) == 0 || !validVaultID(k.vaultID) {
-		k.wipe()
+	if r.done() != nil || k.schema < oldSchema || len(k.data) == 0 || !validVaultID(k.vaultID) {
 		return nil, errEncoding
 	}
 	return k, nil
 }
 
+// clone returns a keyring that can be changed without changing k; the keys themselves are shared.
+func (k *keyring) clone() *keyring {
+	c := *k
+	c.recipients, c.data = slices.Clone(k.recipients), slices.Clone(k.data)
+	return &c
+}
+
+// upgrade brings a keyring to the present schema.
+func (k *keyring) upgrade() {
+	if k.schema < schema {
+		k.schema, k.backup = schema, newKey()
+	}
+}
+
+func (k *keyring) recipient(kind string) *recipient {
+	for i := range k.recipients {
+		if k.recipients[i].kind == kind {
+			return &k.recipients[i]
+		}
+	}
+	return nil
+}
+
+// setRecipient adds a recipient or replaces the one of its kind.
+func (k *keyring) setRecipient(r recipient) {
+	k.dropRecipient(r.kind)
+	i, _ := slices.BinarySearchFunc(k.recipients, r.kind, func(r recipient, kind string) int {
+		if r.kind < kind {
+			return -1
+		}
+		return 1
+	})
+	k.recipients = slices.Insert(k.recipients, i, r)
+}
+
+func (k *keyring) dropRecipient(kind string) {
+	k.recipients = slices.DeleteFunc(k.recipients, func(r recipient) bool { return r.kind == kind })
+}
+
+// newest is the term that seals.
+func (k *keyring) newest() uint32 { return k.data[len(k.data)-1].term }
+
+// wipe is for keyrings outside of key memory.
 func (k *keyring) wipe() {
-	for _, key := range [][]byte{k.set, k.publish, k.auditSeal, k.correlation} {
-		clear(key)
+	for _, key := range k.keys() {
+		clear(*key)
 	}
 	for _, d := range k.data {
 		clear(d.key)
-	}
-}
-
-// keyset is an opened keyring ready for work. It is immutable until it is wiped, and safe for use by many goroutines.
-type keyset struct {
-	root    []byte
-	ring    *keyring
-	rootPRF *prf
-	set     *prf
-	publish *prf
-	data    map[uint32]*prf
-	newest  uint32
-}
-
-// newKeyset takes over root and ring.
-func newKeyset(root []byte, ring *keyring) *keyset {
-	k := &keyset{
-		root:    root,
-		ring:    ring,
-		rootPRF: newPRF(root),
-		set:     newPRF(ring.set),
-		publish: newPRF(ring.publish),
-		data:    make(map[uint32]*prf, len(ring.data)),
-	}
-	for _, d := range ring.data {
-		k.data[d.term] = newPRF(d.key)
-		k.newest = d.term
-	}
-	return k
-}
-
-func (k *keyset) prf(term uint32) (*prf, bool) {
-	if term == rootTerm {
-		return k.rootPRF, true
-	}
-	p, ok := k.data[term]
-	return p, ok
-}
-
-func (k *keyset) wipe() {
-	clear(k.root)
-	k.ring.wipe()
-	k.rootPRF.wipe()
-	k.set.wipe()
-	k.publish.wipe()
-	for _, p := range k.data {
-		p.wipe()
 	}
 }

@@ -39,10 +39,13 @@ func (v *Vault) View(fn func(*Tx) error) error {
 // Errors: those of View, ErrReadOnly; what fn or Intent return, when nothing was changed. ErrFailed when it is not known whether the
 // commit succeeded: the vault has stopped. ErrNotRecorded, wrapping what Applied returned, when it did succeed.
 func (v *Vault) Mutate(j Journal, fn func(*Tx) error) error {
-	return v.mutate(j, fn, func(next *stateRow) error {
-		next.generation++
-		return nil
-	})
+	return v.mutate(j, fn, advance)
+}
+
+// advance is what becomes of the state in an ordinary mutation.
+func advance(next *stateRow) error {
+	next.generation++
+	return nil
 }
 
 // mutate is Mutate with advance saying what becomes of generation and marks; its error ends the mutation before fn is run.
@@ -54,6 +57,11 @@ func (v *Vault) mutate(j Journal, fn func(*Tx) error, advance func(next *stateRo
 	defer v.mutating.Unlock()
 	v.life.RLock()
 	defer v.life.RUnlock()
+	return v.mutateHeld(j, fn, advance)
+}
+
+// mutateHeld is mutate for who holds mutating and life.
+func (v *Vault) mutateHeld(j Journal, fn func(*Tx) error, advance func(next *stateRow) error) error {
 	if err := v.writable(); err != nil {
 		return err
 	}
@@ -76,7 +84,7 @@ func (v *Vault) mutate(j Journal, fn func(*Tx) error, advance func(next *stateRo
 	}
 
 	next.count, next.acc = tx.count, tx.acc
-	digest := tx.s.digest(v.keys.publish, next.generation, next.count, next.acc)
+	digest := tx.s.digest(tx.keys.publish, next.generation, next.count, next.acc)
 	position, err := j.Intent(next.generation, digest)
 	if err != nil {
 		return err
@@ -130,7 +138,7 @@ func (v *Vault) WriteCheckpoint(m Marks) error {
 // commit writes the state row and commits. Any error stops the vault: bbolt reports a failed sync of its meta page though
 // the transaction is visible, and may be durable or not.
 func (v *Vault) commit(tx *Tx, next *stateRow, digest [32]byte) error {
-	err := v.keys.writeState(tx.s, tx.rows, next)
+	err := tx.keys.writeState(tx.s, tx.rows, next)
 	if err == nil {
 		err = tx.rows.commit()
 	}

@@ -17,28 +17,40 @@ type prf struct {
 	inner, outer []byte
 }
 
-func newPRF(key []byte) *prf {
+// prfStates is the size of both states.
+const (
+	prfState  = 108 // as crypto/sha256 saves it
+	prfStates = 2 * prfState
+)
+
+// newPRF makes a prf for a moment; the caller wipes it. One that stays belongs in key memory: see makePRF.
+func newPRF(key []byte) *prf { return makePRF(make([]byte, prfStates), key) }
+
+// makePRF makes a prf whose states lie in mem, which has prfStates bytes.
+func makePRF(mem, key []byte) *prf {
 	if len(key) > sha256.BlockSize {
 		panic("vault: prf key is longer than a block")
 	}
 	var pad [sha256.BlockSize]byte
 	defer clear(pad[:])
-	state := func(mask byte) []byte {
+	h := sha256.New()
+	defer h.Reset()
+	state := func(mem []byte, mask byte) []byte {
 		for i := range pad {
 			pad[i] = mask
 			if i < len(key) {
 				pad[i] ^= key[i]
 			}
 		}
-		h := sha256.New()
+		h.Reset()
 		h.Write(pad[:])
-		s, err := h.(encoding.BinaryMarshaler).MarshalBinary()
-		if err != nil {
-			panic("vault: sha256 state cannot be saved: " + err.Error())
+		s, err := h.(encoding.BinaryAppender).AppendBinary(mem[:0])
+		if err != nil || len(s) != prfState {
+			panic("vault: sha256 state cannot be saved")
 		}
 		return s
 	}
-	return &prf{inner: state(0x36), outer: state(0x5c)}
+	return &prf{inner: state(mem[:prfState:prfState], 0x36), outer: state(mem[prfState:prfStates:prfStates], 0x5c)}
 }
 
 func (p *prf) wipe() {

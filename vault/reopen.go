@@ -40,15 +40,50 @@ func (v *Vault) reopen() error {
 	if v.keys == nil {
 		return nil
 	}
-	keys, err := v.load(append([]byte(nil), v.keys.root...))
+	root, err := v.presentRoot()
 	if err != nil {
-		store := v.store
-		v.store = nil
-		return and(err, store.close())
+		return v.detach(err)
 	}
-	v.keys.wipe()
-	v.keys = keys
+	keys, err := v.load(root)
+	if err != nil {
+		return v.detach(err)
+	}
+	v.install(keys, v.describe().unlockedBy)
+	if v.doubt != nil {
+		v.doubt.keys.wipe()
+		v.doubt = nil
+	}
 	return nil
+}
+
+// detach gives the file up.
+func (v *Vault) detach(err error) error {
+	store := v.store
+	v.store = nil
+	return and(err, store.close())
+}
+
+// presentRoot returns the root key of the file: after a change of keys that may have failed or not, the one that goes with the
+// generation it finds. The keys of the change open the state row in both cases.
+func (v *Vault) presentRoot() ([]byte, error) {
+	if v.doubt == nil {
+		return v.keys.root, nil
+	}
+	tx, err := v.store.begin(false)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.rollback()
+	s := v.scratch()
+	defer v.pool.Put(s)
+	state, err := v.doubt.keys.openState(s, tx)
+	if err != nil {
+		return nil, err
+	}
+	if state.generation == v.doubt.generation {
+		return v.doubt.keys.root, nil
+	}
+	return v.keys.root, nil
 }
 
 // fail stops the vault: whatever memory and file disagree about must not be served.

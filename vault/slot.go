@@ -2,40 +2,98 @@ package vault
 
 import (
 	"bytes"
-	"crypto/rand"
+	"cmp"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strings"
-
-	"golang.org/x/crypto/nacl/secretbox"
 )
 
+// Forms of a slot's value: under a key that is kept elsewhere, or sealed to a person's public key.
 const (
-	slotPrefix    = "s1:"
+	keyedPrefix  = "s1:"
+	sealedPrefix = "s2:"
+
 	slotCheckSize = 32
-	slotSize      = slotCheckSize + boxOverhead + keySize
+	keyedSize     = slotCheckSize + sealedSize
 )
 
-// slotName names the n-th slot. The kind stands in the name, so that it can be told while the vault is locked.
-func slotName(n uint32, kind string) string { return fmt.Sprintf("%d.%s", n, kind) }
+// Slot is one way to the root key.
+type Slot struct {
+	Name string // as it is stored: N.KIND
+	Kind string // keychain, file, passphrase or recovery; there is at most one of each
+	N    uint32 // slots are tried in the order of their numbers
+}
 
-func parseSlotName(name string) (n uint32, kind string, err error) {
+// slotRow is a slot as it is stored.
+type slotRow struct {
+	Slot
+	value []byte
+}
+
+// keyed reports whether slots of a kind have a key that is kept somewhere.
+func keyed(kind string) bool { return kind == kindKeychain || kind == kindFile }
+
+func newSlot(n uint32, kind string) Slot {
+	return Slot{Name: fmt.Sprintf("%d.%s", n, kind), Kind: kind, N: n}
+}
+
+// parseSlotName reads a slot's name. The kind stands in it, so that it can be told while the vault is locked.
+func parseSlotName(name string) (Slot, error) {
 	digits, kind, ok := strings.Cut(name, ".")
 	n, valid := parseDecimal([]byte(digits))
 	if !ok || !valid || n == 0 || !validKeyKind(kind) {
-		return 0, "", fmt.Errorf("slot %q: %w", name, errEncoding)
+		return Slot{}, fmt.Errorf("slot %q: %w", name, errEncoding)
 	}
-	return n, kind, nil
+	return Slot{Name: name, Kind: kind, N: n}, nil
 }
 
-// validKeyKind knows the kinds there are and will be, so that a damaged name is not taken for a new kind.
+// validKeyKind knows the kinds there are, so that a damaged name is not taken for a new kind.
 func validKeyKind(kind string) bool {
-	switch kind {
-	case "keychain", "file", "passphrase", "recovery":
-		return true
+	return keyed(kind) || kind == kindPassphrase || kind == kindRecovery
+}
+
+// readSlots returns all slots in their order.
+func readSlots(tx rowTx) ([]slotRow, error) {
+	var slots []slotRow
+	var b batch
+	for after := ""; ; after = b.names[len(b.names)-1] {
+		if err := tx.scan(bucketSlots, after, &b); err != nil {
+			return nil, err
+		}
+		if len(b.names) == 0 {
+			break
+		}
+		for i, name := range b.names {
+			slot, err := parseSlotName(name)
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+			}
+			slots = append(slots, slotRow{Slot: slot, value: bytes.Clone(b.value(i))})
+		}
 	}
-	return false
+	if len(slots) == 0 {
+		return nil, fmt.Errorf("%w: no key slot", ErrDamaged)
+	}
+	slices.SortStableFunc(slots, func(a, b slotRow) int { return cmp.Compare(a.N, b.N) })
+	return slots, nil
+}
+
+// open returns the root key, which the caller wipes. secret is what the slot's source gave.
+//
+// Errors: ErrWrongKey for a secret that is not this slot's, ErrIntegrity for a slot that was tampered with.
+func (s slotRow) open(secret []byte, vaultID string) ([]byte, error) {
+	open := s.openSealed
+	if keyed(s.Kind) {
+		open = s.openKeyed
+	}
+	root, err := open(secret, vaultID)
+	if err != nil {
+		return nil, fmt.Errorf("slot %s: %w", s.Name, err)
+	}
+	return root, nil
 }
 
 // slotKeys derives what wraps the root key in one slot, and what proves that it is this slot's key.
@@ -48,55 +106,103 @@ func slotKeys(slotKey []byte, vaultID, name string) (wrap, check [32]byte) {
 	return wrap, check
 }
 
-// wrapRoot makes the value of a slot.
-func wrapRoot(root, slotKey []byte, vaultID, name, kind string) []byte {
-	wrap, check := slotKeys(slotKey, vaultID, name)
+// keyedValue makes the value of a slot whose key is kept elsewhere.
+func keyedValue(slot Slot, root, slotKey []byte, vaultID string) []byte {
+	wrap, check := slotKeys(slotKey, vaultID, slot.Name)
 	defer clear(wrap[:])
-	var nonce [nonceSize]byte
-	rand.Read(nonce[:]) // never fails: the program ends instead
-	payload := append(check[:], nonce[:]...)
-	payload = secretbox.Seal(payload, root, &nonce, &wrap)
-	return appendSlot(nil, kind, payload)
+	return appendSlot(nil, keyedPrefix, slot.Kind, append(check[:], sealKey(root, &wrap)...))
 }
 
-func appendSlot(dst []byte, kind string, payload []byte) []byte {
-	dst = append(dst, slotPrefix...)
+func (s slotRow) openKeyed(slotKey []byte, vaultID string) ([]byte, error) {
+	payload, err := parseSlot(s.value, keyedPrefix, s.Kind)
+	if err != nil || len(payload) != keyedSize {
+		return nil, fmt.Errorf("%w: %w", ErrIntegrity, errEncoding)
+	}
+	if len(slotKey) != keySize {
+		return nil, fmt.Errorf("%w: it has %d bytes instead of %d", ErrWrongKey, len(slotKey), keySize)
+	}
+	wrap, check := slotKeys(slotKey, vaultID, s.Name)
+	defer clear(wrap[:])
+	// secretbox does not commit to its key; this does.
+	if subtle.ConstantTimeCompare(check[:], payload[:slotCheckSize]) != 1 {
+		return nil, ErrWrongKey
+	}
+	return openKey(payload[slotCheckSize:], &wrap)
+}
+
+// slotSealLabel binds what is sealed in a slot to slots.
+const slotSealLabel = "sb/slot/seal/v2"
+
+// sealedValue makes the value of a slot that a person opens.
+func sealedValue(slot Slot, root []byte, to *recipient, vaultID string) ([]byte, error) {
+	sealed, err := to.seal(root, slotSealLabel, vaultID, slot.Name)
+	if err != nil {
+		return nil, err
+	}
+	body := appendSealed(nil, to, sealed)
+	sum := slotSum(vaultID, slot.Name, body)
+	return appendSlot(nil, sealedPrefix, slot.Kind, append(sum[:], body...)), nil
+}
+
+func (s slotRow) openSealed(secret []byte, vaultID string) ([]byte, error) {
+	to, sealed, err := s.parseSealed(vaultID)
+	if err != nil {
+		return nil, err
+	}
+	return to.open(sealed, secret, slotSealLabel, vaultID, s.Name)
+}
+
+func (s slotRow) parseSealed(vaultID string) (*recipient, sealedKey, error) {
+	payload, err := parseSlot(s.value, sealedPrefix, s.Kind)
+	if err != nil || len(payload) < sha256.Size {
+		return nil, sealedKey{}, fmt.Errorf("%w: %w", ErrIntegrity, errEncoding)
+	}
+	body := payload[sha256.Size:]
+	// No key is in this sum: it tells a damaged slot from a mistyped secret, not from a forged slot. Forged ones are found
+	// when the rows are added up.
+	if slotSum(vaultID, s.Name, body) != [sha256.Size]byte(payload) {
+		return nil, sealedKey{}, fmt.Errorf("%w: it is damaged", ErrIntegrity)
+	}
+	r := readLP(body)
+	to, sealed := readSealed(r)
+	if to == nil || r.done() != nil || to.kind != s.Kind {
+		return nil, sealedKey{}, fmt.Errorf("%w: %w", ErrIntegrity, errEncoding)
+	}
+	return to, sealed, nil
+}
+
+func slotSum(vaultID, name string, body []byte) [sha256.Size]byte {
+	return sha256.Sum256(newLP(nil, 4).text("sb/slot/sum/v2").text(vaultID).text(name).bytes(body))
+}
+
+// appendSealed writes a list of a recipient and what is sealed to it.
+func appendSealed(dst []byte, to *recipient, sealed sealedKey) []byte {
+	b, mark := newLP(dst, 3).nest(recipientFields)
+	return to.appendTo(b).endNest(mark).bytes(sealed.ephemeral).bytes(sealed.box)
+}
+
+// readSealed returns nil for a list that is not what appendSealed writes, as far as it was read.
+func readSealed(r *lpReader) (*recipient, sealedKey) {
+	to := readRecipient(r.nested())
+	sealed := sealedKey{ephemeral: r.fixed(publicSize), box: r.fixed(sealedSize)}
+	if r.bad {
+		return nil, sealedKey{}
+	}
+	return to, sealed
+}
+
+func appendSlot(dst []byte, prefix, kind string, payload []byte) []byte {
+	dst = append(dst, prefix...)
 	dst = append(dst, kind...)
 	dst = append(dst, ':')
 	return base64.StdEncoding.AppendEncode(dst, payload)
 }
 
-// parseSlot returns the payload of a slot's value: check ‖ nonce ‖ secretbox.
-func parseSlot(value []byte, kind string) ([]byte, error) {
-	rest, ok := bytes.CutPrefix(value, []byte(slotPrefix+kind+":"))
+// parseSlot returns the payload of a slot's value.
+func parseSlot(value []byte, prefix, kind string) ([]byte, error) {
+	rest, ok := bytes.CutPrefix(value, []byte(prefix+kind+":"))
 	if !ok {
 		return nil, errEncoding
 	}
-	payload, err := decodeBase64(rest, nil)
-	if err != nil || len(payload) != slotSize {
-		return nil, errEncoding
-	}
-	return payload, nil
-}
-
-// unwrapRoot opens a slot: ErrWrongKey for a key that is not this slot's, ErrIntegrity for a slot that was tampered with.
-func unwrapRoot(value, slotKey []byte, vaultID, name, kind string) ([]byte, error) {
-	payload, err := parseSlot(value, kind)
-	if err != nil {
-		return nil, fmt.Errorf("slot %s: %w: %w", name, ErrIntegrity, err)
-	}
-	if len(slotKey) != keySize {
-		return nil, fmt.Errorf("slot %s: %w: it has %d bytes instead of %d", name, ErrWrongKey, len(slotKey), keySize)
-	}
-	wrap, check := slotKeys(slotKey, vaultID, name)
-	defer clear(wrap[:])
-	if subtle.ConstantTimeCompare(check[:], payload[:slotCheckSize]) != 1 {
-		return nil, fmt.Errorf("slot %s: %w", name, ErrWrongKey)
-	}
-	box := payload[slotCheckSize:]
-	root, ok := secretbox.Open(nil, box[nonceSize:], (*[nonceSize]byte)(box), &wrap)
-	if !ok {
-		return nil, fmt.Errorf("slot %s: %w: it does not open", name, ErrIntegrity)
-	}
-	return root, nil
+	return decodeBase64(rest, nil)
 }

@@ -34,6 +34,7 @@ const (
 
 // batch is a run of rows whose values lie in one piece of reusable memory.
 type batch struct {
+	head   int // if not 0, how much of each value is kept
 	bucket string
 	names  []string
 	ends   []int
@@ -47,6 +48,9 @@ func (b *batch) reset(bucket string) {
 
 func (b *batch) add(name, value []byte) {
 	b.names = append(b.names, string(name))
+	if b.head != 0 {
+		value = value[:min(b.head, len(value))]
+	}
 	b.data = append(b.data, value...)
 	b.ends = append(b.ends, len(b.data))
 }

@@ -20,6 +20,7 @@ const (
 // returns is the caller's own.
 type Tx struct {
 	v     *Vault
+	keys  *keyset // the vault's, or those that come into force with this transaction
 	rows  rowTx
 	s     *scratch
 	write bool
@@ -31,7 +32,7 @@ type Tx struct {
 func (v *Vault) newTx(rows rowTx, write bool) *Tx {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return &Tx{v: v, rows: rows, s: v.scratch(), write: write, acc: v.state.acc, count: v.state.count}
+	return &Tx{v: v, keys: v.keys, rows: rows, s: v.scratch(), write: write, acc: v.state.acc, count: v.state.count}
 }
 
 func (t *Tx) end() {
@@ -99,7 +100,7 @@ func (t *Tx) get(bucket, name string) ([]byte, error) {
 	if stored == nil {
 		return nil, fmt.Errorf("row %s/%s: %w", bucket, name, ErrNotFound)
 	}
-	return t.v.keys.open(t.s, nil, bucket, name, stored)
+	return t.keys.open(t.s, nil, bucket, name, stored)
 }
 
 // put seals a row and returns nothing but an error; putStored is for who needs the stored value.
@@ -115,19 +116,24 @@ func (t *Tx) putStored(bucket, name string, value []byte) ([]byte, error) {
 	if len(value) > maxValueLen {
 		return nil, fmt.Errorf("%w: a row holds at most %d bytes", ErrInvalid, maxValueLen)
 	}
-	stored, err := t.v.keys.seal(t.s, bucket, name, t.v.keys.newest, value)
+	stored, err := t.keys.seal(t.s, bucket, name, t.keys.newest, value)
 	if err != nil {
 		return nil, err
 	}
+	return stored, t.replace(bucket, name, stored)
+}
+
+// replace puts a stored value, sealed or wrapped already.
+func (t *Tx) replace(bucket, name string, stored []byte) error {
 	old, err := t.rows.get(bucket, name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := t.rows.put(bucket, name, stored); err != nil {
-		return nil, err
+		return err
 	}
 	t.account(bucket, name, old, stored)
-	return stored, nil
+	return nil
 }
 
 func (t *Tx) del(bucket, name string) error {
@@ -164,11 +170,11 @@ func (t *Tx) account(bucket, name string, old, stored []byte) {
 		return
 	}
 	if old != nil {
-		t.acc = t.acc.sub(t.s.leaf(t.v.keys.set, t.v.id, bucket, name, old))
+		t.acc = t.acc.sub(t.s.leaf(t.keys.set, t.v.id, bucket, name, old))
 		t.count--
 	}
 	if stored != nil {
-		t.acc = t.acc.add(t.s.leaf(t.v.keys.set, t.v.id, bucket, name, stored))
+		t.acc = t.acc.add(t.s.leaf(t.keys.set, t.v.id, bucket, name, stored))
 		t.count++
 	}
 }
@@ -199,7 +205,7 @@ func scanRows[T any](t *Tx, bucket string, decode func(name string, plain []byte
 			defer func() { clear(plain[:cap(plain)]) }()
 			for i := from; i < to; i++ {
 				var err error
-				if plain, err = t.v.keys.open(s, plain[:0], bucket, b.names[i], b.value(i)); err != nil {
+				if plain, err = t.keys.open(s, plain[:0], bucket, b.names[i], b.value(i)); err != nil {
 					return err
 				}
 				if values[i], err = decode(b.names[i], plain); err != nil {

@@ -10,7 +10,8 @@ import (
 // Concurrent calls make one attempt: the others wait for it. On error the vault stays locked.
 func (v *Vault) Unlock(ctx context.Context) error { return v.UnlockWith(ctx, v.cfg.Keys) }
 
-// UnlockWith is Unlock with another source, which must be of a kind the vault has a slot for: ErrKeySource.
+// UnlockWith is Unlock with another source, which must be of a kind the vault has a slot for: ErrKeySource and ErrNoSlot. What a
+// person brings is tried each time; of several calls that wait for a keychain or a file only the first one asks.
 func (v *Vault) UnlockWith(ctx context.Context, keys KeySource) error {
 	if err := v.unlock(ctx, keys); err != nil {
 		return fmt.Errorf("unlocking vault: %w", err)
@@ -22,13 +23,14 @@ func (v *Vault) unlock(ctx context.Context, source KeySource) error {
 	if source == nil {
 		return fmt.Errorf("%w: no key source", ErrInvalid)
 	}
+	kind := source.Kind()
 	before := v.attempts.Load()
 	v.unlocking.Lock()
 	defer v.unlocking.Unlock()
-	if v.locked.Load() && v.attempts.Load() != before {
+	if v.locked.Load() && v.attempts.Load() != before && keyed(kind) && v.attempted == kind {
 		return v.attempt // made while this call waited
 	}
-	v.attempt = v.tryUnlock(ctx, source)
+	v.attempt, v.attempted = v.tryUnlock(ctx, source), kind
 	v.attempts.Add(1)
 	return v.attempt
 }
@@ -42,20 +44,15 @@ func (v *Vault) tryUnlock(ctx context.Context, source KeySource) error {
 		return err
 	}
 	// The source may take its time, so nothing is held that Close needs.
-	slotKey, err := source.Load(ctx, v.id)
+	root, err := v.fetch(ctx, slot, source)
 	if err != nil {
 		return err
 	}
-	defer clear(slotKey)
-	root, err := unwrapRoot(slot.value, slotKey, v.id, slot.name, slot.kind)
-	if err != nil {
-		return err
-	}
+	defer clear(root)
 
 	v.life.Lock()
 	defer v.life.Unlock()
 	if err := v.usable(); err != nil {
-		clear(root)
 		return err
 	}
 	keys, err := v.load(root)
@@ -69,31 +66,42 @@ func (v *Vault) tryUnlock(ctx context.Context, source KeySource) error {
 			return err
 		}
 	}
-	v.keys = keys
-	v.locked.Store(false)
+	if !v.cfg.ReadOnly {
+		// That something is left is no reason to stay locked; Compact insists.
+		_ = v.finishCompact()
+	}
+	v.install(keys, slot.Kind)
 	return nil
 }
 
-// slotFor returns the first slot of a kind.
+// fetch gets a slot's key from its source and opens the slot. The caller wipes the root key.
+func (v *Vault) fetch(ctx context.Context, slot slotRow, source KeySource) ([]byte, error) {
+	secret, err := source.Load(ctx, v.id)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(secret)
+	return slot.open(secret, v.id)
+}
+
+// slotFor returns the slot of a kind. That there is none is ErrKeySource, too: it is what a daemon with another key source
+// than the vault's finds.
 func (v *Vault) slotFor(kind string) (slotRow, error) {
-	v.life.RLock()
-	defer v.life.RUnlock()
 	if err := v.usable(); err != nil {
 		return slotRow{}, err
 	}
-	for _, slot := range v.slots {
-		if slot.kind == kind {
+	for _, slot := range v.slotRows() {
+		if slot.Kind == kind {
 			return slot, nil
 		}
 	}
-	return slotRow{}, fmt.Errorf("%w: it was made with %q, not %q", ErrKeySource, v.kind, kind)
+	return slotRow{}, fmt.Errorf("%w: %w: it has none of kind %q", ErrKeySource, ErrNoSlot, kind)
 }
 
-// load opens the keyring with the root key, which it takes over, and verifies the rows. The caller holds life for writing.
+// load opens the keyring with the root key, which stays the caller's, and verifies the rows. The caller holds life for writing.
 func (v *Vault) load(root []byte) (*keyset, error) {
 	tx, err := v.store.begin(false)
 	if err != nil {
-		clear(root)
 		return nil, err
 	}
 	defer tx.rollback()
@@ -106,6 +114,9 @@ func (v *Vault) load(root []byte) (*keyset, error) {
 	row, err := keys.openState(s, tx)
 	if err == nil {
 		err = v.verifyRows(tx, keys, row)
+	}
+	if err == nil {
+		err = checkRecipients(keys.ring, v.slotRows(), v.id)
 	}
 	if err != nil {
 		keys.wipe()
@@ -131,37 +142,30 @@ func (v *Vault) load(root []byte) (*keyset, error) {
 	return keys, nil
 }
 
-// openKeyring takes over root: it is wiped on error.
+// openKeyring opens the keyring of one transaction with the root key, which stays the caller's.
 func openKeyring(tx rowTx, root []byte, vaultID string) (*keyset, error) {
-	keys, err := func() (*keyset, error) {
-		stored, err := tx.get(bucketKeyring, rowKeyring)
-		if err != nil {
-			return nil, err
-		}
-		// The row key needs the vault's ID and the root key only, so a keyring of nothing else opens the real one.
-		bare := &keyset{ring: &keyring{vaultID: vaultID}, rootPRF: newPRF(root)}
-		defer bare.rootPRF.wipe()
-		plain, err := bare.open(newScratch(), nil, bucketKeyring, rowKeyring, stored)
-		if err != nil {
-			return nil, err
-		}
-		defer clear(plain)
-		ring, err := decodeKeyring(plain)
-		switch {
-		case errors.Is(err, ErrSchema):
-			return nil, err
-		case err != nil:
-			return nil, fmt.Errorf("keyring: %w: %w", ErrIntegrity, err)
-		case ring.vaultID != vaultID:
-			ring.wipe()
-			return nil, fmt.Errorf("keyring: %w: it belongs to another vault", ErrIntegrity)
-		}
-		return newKeyset(root, ring), nil
-	}()
+	stored, err := tx.get(bucketKeyring, rowKeyring)
 	if err != nil {
-		clear(root)
+		return nil, err
 	}
-	return keys, err
+	// The row key needs the vault's ID and the root key only, so a keyring of nothing else opens the real one.
+	bare := &keyset{ring: &keyring{vaultID: vaultID}, rootPRF: newPRF(root)}
+	defer bare.rootPRF.wipe()
+	plain, err := bare.open(newScratch(), nil, bucketKeyring, rowKeyring, stored)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(plain)
+	ring, err := decodeKeyring(plain)
+	switch {
+	case errors.Is(err, ErrSchema):
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("keyring: %w: %w", ErrIntegrity, err)
+	case ring.vaultID != vaultID:
+		return nil, fmt.Errorf("keyring: %w: it belongs to another vault", ErrIntegrity)
+	}
+	return newKeyset(root, ring)
 }
 
 // Lock wipes the keys. It waits for running transactions, and stops a running Verify.
@@ -175,9 +179,9 @@ func (v *Vault) Lock() {
 
 // wipe forgets the keys; the caller holds life for writing.
 func (v *Vault) wipe() {
-	if v.keys != nil {
-		v.keys.wipe()
-		v.keys = nil
+	v.install(nil, "")
+	if v.doubt != nil {
+		v.doubt.keys.wipe()
+		v.doubt = nil
 	}
-	v.locked.Store(true)
 }

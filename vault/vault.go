@@ -33,9 +33,8 @@ const (
 
 // Vault is an open vault file. Its methods are safe for concurrent use.
 type Vault struct {
-	cfg  Config
-	id   string
-	kind string // of the first slot
+	cfg Config
+	id  string
 
 	// mutating is held by whatever writes rows, one at a time. It comes before life, so that who holds it can change the
 	// store while nobody waits for it inside of life.
@@ -44,13 +43,17 @@ type Vault struct {
 	// running inside must not take it again: with a writer waiting between the two, both would wait for ever.
 	life  sync.RWMutex
 	store rowStore // nil after a failed Reopen
-	slots []slotRow
-	keys  *keyset // nil while locked
+	keys  *keyset  // nil while locked
+	doubt *doubt   // nil unless a change of keys may or may not be in the file
 
-	unlocking sync.Mutex // one unlock attempt at a time; before life
-	attempts  atomic.Uint64
-	attempt   error // what the last one came to; guarded by unlocking
-	stopping  atomic.Int32
+	rekeying   sync.Mutex // one change of slots at a time, its key sources included; before mutating
+	rewrapping sync.Mutex // one call of Rewrap at a time; before mutating
+	pass       *pass      // of Rewrap; guarded by rewrapping
+	unlocking  sync.Mutex // one unlock attempt at a time; before life
+	attempts   atomic.Uint64
+	attempt    error  // what the last one came to; guarded by unlocking
+	attempted  string // kind of its source; guarded by unlocking
+	stopping   atomic.Int32
 
 	locked atomic.Bool
 	pool   sync.Pool // *scratch
@@ -61,12 +64,8 @@ type Vault struct {
 	known  bool // state is of this file
 	state  stateRow
 	digest [32]byte
-}
-
-type slotRow struct {
-	name, kind string
-	n          uint32
-	value      []byte
+	slots  []slotRow
+	about  about
 }
 
 // Open opens an existing vault, unlocks it and verifies that every row outside contents is what the vault last wrote.
@@ -150,48 +149,16 @@ func (v *Vault) readMeta(store rowStore) error {
 			return fmt.Errorf("%w: no %s row", ErrDamaged, row[1])
 		}
 	}
-	v.slots = slots
+	v.setSlots(slots)
 	if v.id == "" {
-		// Read without a lock by ID and KeyKind, so never written again.
-		v.id, v.kind = string(id), slots[0].kind
+		// Read without a lock by ID, so never written again.
+		v.id = string(id)
 	}
 	return nil
 }
 
-// readSlots returns all slots, the first one, which the vault was made with, at the front.
-func readSlots(tx rowTx) ([]slotRow, error) {
-	var slots []slotRow
-	var b batch
-	for after := ""; ; after = b.names[len(b.names)-1] {
-		if err := tx.scan(bucketSlots, after, &b); err != nil {
-			return nil, err
-		}
-		if len(b.names) == 0 {
-			break
-		}
-		for i, name := range b.names {
-			n, kind, err := parseSlotName(name)
-			if err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
-			}
-			s := slotRow{name: name, kind: kind, n: n, value: append([]byte(nil), b.value(i)...)}
-			slots = append(slots, s)
-			if n < slots[0].n {
-				slots[0], slots[len(slots)-1] = slots[len(slots)-1], slots[0]
-			}
-		}
-	}
-	if len(slots) == 0 {
-		return nil, fmt.Errorf("%w: no key slot", ErrDamaged)
-	}
-	return slots, nil
-}
-
 // ID returns the vault's ID, 32 lower-case hex digits. While the vault was never unlocked it is what the file claims.
 func (v *Vault) ID() string { return v.id }
-
-// KeyKind returns the kind of key source the vault was made with: what the file claims, as for ID.
-func (v *Vault) KeyKind() string { return v.kind }
 
 // Locked reports whether the keys are out of memory. It never waits.
 func (v *Vault) Locked() bool { return v.locked.Load() }

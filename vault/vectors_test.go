@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/crypto/nacl/secretbox"
 
 	"subjectbroker/vault/regfile"
@@ -40,7 +41,7 @@ type vectors struct {
 		Plaintext hexBytes `json:"plaintext"`
 		Stored    string   `json:"stored"`
 	} `json:"rows"`
-	Slot struct {
+	Slot struct { // s1
 		Name    string   `json:"name"`
 		SlotKey hexBytes `json:"slotKey"`
 		RootKey hexBytes `json:"rootKey"`
@@ -49,13 +50,17 @@ type vectors struct {
 		Nonce   hexBytes `json:"nonce"`
 		Stored  string   `json:"stored"`
 	} `json:"slot"`
+	Sealed  []sealedVector `json:"sealedSlots"`
+	Stanzas stanzaVector   `json:"stanzas"`
 	Keyring struct {
 		Set         hexBytes            `json:"setKey"`
 		Publish     hexBytes            `json:"publishKey"`
 		AuditSeal   hexBytes            `json:"auditSealKey"`
 		Correlation hexBytes            `json:"correlationKey"`
+		Backup      hexBytes            `json:"backupKey"`
 		Data        map[string]hexBytes `json:"dataKeys"`
 		Plaintext   hexBytes            `json:"plaintext"`
+		Schema1     hexBytes            `json:"plaintextSchema1"`
 	} `json:"keyring"`
 	State struct {
 		State     State    `json:"state"`
@@ -98,6 +103,14 @@ func pattern(start byte, n int) []byte {
 const vectorID = "000102030405060708090a0b0c0d0e0f"
 
 func vectorKeyring() *keyring {
+	k := oldVectorKeyring()
+	k.schema, k.backup = 2, pattern(0x48, 32)
+	k.recipients = []recipient{sealedVectors()[0].recipient(), sealedVectors()[1].recipient()}
+	return k
+}
+
+// oldVectorKeyring is of schema 1.
+func oldVectorKeyring() *keyring {
 	return &keyring{
 		vaultID: vectorID, schema: 1,
 		set: pattern(0x10, 32), publish: pattern(0x20, 32), auditSeal: pattern(0x30, 32), correlation: pattern(0x40, 32),
@@ -105,7 +118,15 @@ func vectorKeyring() *keyring {
 	}
 }
 
-func vectorKeys() *keyset { return newKeyset(pattern(0x70, 32), vectorKeyring()) }
+func encoded(k *keyring) []byte { return k.appendTo(nil) }
+
+func vectorKeys() *keyset {
+	k, err := newKeyset(pattern(0x70, 32), vectorKeyring())
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
 
 func vectorRecords() []Record {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 1234, time.UTC)
@@ -174,7 +195,7 @@ func makeVectors(t *testing.T) vectors {
 		key          []byte
 		plaintext    []byte
 	}{
-		{"keyring", "keyring", 0, pattern(0x70, 32), vectorKeyring().encode()},
+		{"keyring", "keyring", 0, pattern(0x70, 32), encoded(vectorKeyring())},
 		{"grants", "abcdefghjk", 1, pattern(0x50, 32), []byte("{}")},
 		{"contents", "design-doc/3", 3, pattern(0x60, 32), []byte("hello")},
 		{"contents", "empty/1", 3, pattern(0x60, 32), nil},
@@ -202,6 +223,7 @@ func makeVectors(t *testing.T) vectors {
 		}
 		*key = out
 	}
+	v.Sealed, v.Stanzas = sealedVectors(), makeStanzas(t)
 	payload := append(bytes.Clone(v.Slot.Check), nonce...)
 	payload = secretbox.Seal(payload, root, (*[24]byte)(nonce), (*[32]byte)(v.Slot.WrapKey))
 	v.Slot.Stored = "s1:file:" + base64.StdEncoding.EncodeToString(payload)
@@ -209,7 +231,8 @@ func makeVectors(t *testing.T) vectors {
 	ring := vectorKeyring()
 	v.Keyring.Set, v.Keyring.Publish, v.Keyring.AuditSeal, v.Keyring.Correlation = ring.set, ring.publish, ring.auditSeal, ring.correlation
 	v.Keyring.Data = map[string]hexBytes{"1": ring.data[0].key, "3": ring.data[1].key}
-	v.Keyring.Plaintext = ring.encode()
+	v.Keyring.Backup = ring.backup
+	v.Keyring.Plaintext, v.Keyring.Schema1 = encoded(ring), encoded(oldVectorKeyring())
 
 	state := vectorState()
 	v.State.State = state.public([32]byte{})
@@ -285,15 +308,20 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%s/%s opens to %x, %v, want %x", row.Bucket, row.Name, got, err, row.Plaintext)
 		}
 	}
-	root, err := unwrapRoot([]byte(v.Slot.Stored), v.Slot.SlotKey, v.VaultID, v.Slot.Name, "file")
+	root, err := slotRow{newSlot(1, "file"), []byte(v.Slot.Stored)}.open(v.Slot.SlotKey, v.VaultID)
 	if err != nil || !bytes.Equal(root, v.Slot.RootKey) {
 		t.Errorf("slot opens to %x, %v, want %x", root, err, v.Slot.RootKey)
 	}
-	ring, err := decodeKeyring(v.Keyring.Plaintext)
-	if err != nil {
-		t.Error(err)
-	} else if diff := cmp.Diff(vectorKeyring(), ring, cmp.AllowUnexported(keyring{}, dataKey{})); diff != "" {
-		t.Errorf("keyring (-want +got):\n%s", diff)
+	checkSealedVectors(t, v)
+	for want, plain := range map[*keyring]hexBytes{vectorKeyring(): v.Keyring.Plaintext, oldVectorKeyring(): v.Keyring.Schema1} {
+		ring, err := decodeKeyring(plain)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if diff := cmp.Diff(want, ring, cmp.AllowUnexported(keyring{}, dataKey{}, recipient{}, cost{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("keyring (-want +got):\n%s", diff)
+		}
 	}
 	state, err := decodeState(v.State.Plaintext)
 	if err != nil {
