@@ -21,6 +21,7 @@
 //	runs.go        runs bound to connections        hub.go       who is told of changes
 //	serve.go       the interceptors, as one list    gate.go      connections, and calls to their end
 //	accounts.go    every call has its entry         wipe.go      buffers that held content
+//	unread.go      answers nobody takes yet         pace.go      clients that do not read
 //	broker.go      the worker plane's service       operator*.go the operator's service
 //	apply.go       documents                        check.go     verifying offline
 //

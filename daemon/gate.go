@@ -35,15 +35,15 @@ func newGate(d *Daemon) *gate {
 }
 
 // admit refuses foreign uids and more connections than there may be, before a
-// byte is read. A process may have as many as are left for all others: however
-// many processes take all they can, the next one still gets in.
+// byte is read. The last quarter is for processes that have none, so that those
+// who take all they can keep nobody out.
 func (g *gate) admit(p *peer.Peer) error {
 	if int(p.UID) != os.Geteuid() {
 		return fmt.Errorf("uid %d has no right on this socket", p.UID)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if own := g.conns[p.Key()]; own >= min(maxConnectionsPerPeer, maxConnections-g.total) {
+	if own := g.conns[p.Key()]; g.total >= maxConnections || own > 0 && (own >= maxConnectionsPerPeer || g.total >= maxConnections*3/4) {
 		return fmt.Errorf("too many connections")
 	}
 	g.total++

@@ -99,7 +99,7 @@ func (d *Daemon) suppressed(now time.Time) {
 	}
 	for _, s := range d.budgets.collect(now) {
 		e := audit.Entry{
-			Kind: audit.Suppressed, SubjectID: s.subject, Peer: &audit.Peer{UID: s.key.UID, PID: s.key.PID},
+			Kind: audit.Suppressed, SubjectID: s.subject, Peer: s.peer,
 			Decision: decisionDeny, ReasonCode: string(wire.RateLimited), Count: s.count,
 		}
 		if _, err := log.Record(context.Background(), e); err != nil {
