@@ -26,6 +26,8 @@ var (
 	ErrClosed = errors.New("audit log is closed")
 	// ErrInvalid means that a field of an entry holds what it must not hold.
 	ErrInvalid = errors.New("invalid audit entry")
+	// ErrNotPrunable means that Prune was asked for what it must not do.
+	ErrNotPrunable = errors.New("audit segment cannot be pruned")
 	// ErrNotFound means that no durable entry stands at a position.
 	ErrNotFound = errors.New("no such audit entry")
 )

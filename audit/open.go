@@ -184,6 +184,13 @@ func (l *Log) resume(list []segment) (*Recovery, error) {
 		w.next = &prepared{number: w.number + 1, key: w.key, slot: slot}
 		w.key, w.keySlot = nil, 1-slot
 	}
+	if !w.frozen {
+		if err := l.finishPruning(); errors.Is(err, ErrDamaged) {
+			return nil, err
+		} else if err != nil {
+			l.config.Logger.Warn("an interrupted pruning is left for later", "cause", l.causeOf(err))
+		}
+	}
 	l.rewind()
 	l.finishLoad()
 	return recovery, nil

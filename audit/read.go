@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"slices"
 )
 
@@ -55,24 +55,41 @@ func (l *Log) Read(from uint64, fn func(line []byte) error) error {
 		}
 	}
 	for _, s := range list[start:] {
-		if err := readSegment(osFolder(l.config.Dir), s, from, fn); err != nil {
+		f, err := l.view(s.name())
+		if errors.Is(err, fs.ErrNotExist) && !s.pruned { // perhaps it was pruned just now
+			s = l.current(s)
+			f, err = l.view(s.name())
+		}
+		if err == nil {
+			err = readSegment(f, s.end, from, fn)
+			f.Close()
+		}
+		if err != nil {
 			return fmt.Errorf("reading audit segment %d: %w", s.number, err)
 		}
 	}
 	return nil
 }
 
-func readSegment(in osFolder, s segment, from uint64, fn func(line []byte) error) error {
-	f, err := in.open(s.name(), os.O_RDONLY)
+// view opens a segment for a reader. It leaves the folder out, which is the
+// committer's: reading goes on while writing fails.
+func (l *Log) view(name string) (file, error) { return osFolder(l.config.Dir).View(name) }
+
+// current returns what has become of s.
+func (l *Log) current(s segment) segment {
+	l.pruning.Lock() // between removing a segment and saying so
+	defer l.pruning.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.list[s.number-1]
+}
+
+func readSegment(f io.ReaderAt, end int64, from uint64, fn func(line []byte) error) error {
+	start, err := seek(f, end, from)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	start, err := seek(f, s.end, from)
-	if err != nil {
-		return err
-	}
-	lines := bufio.NewReaderSize(io.NewSectionReader(f, start, s.end-start), 64<<10)
+	lines := bufio.NewReaderSize(io.NewSectionReader(f, start, end-start), 64<<10)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if errors.Is(err, io.EOF) && len(line) == 0 {

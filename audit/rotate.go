@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -137,7 +136,7 @@ func (l *Log) prepare() (*prepared, error) {
 // createSegment makes an empty segment under its temporary name, with room for
 // its first entry.
 func (l *Log) createSegment(number uint32) (file, error) {
-	name := strings.TrimSuffix(segmentName(number), segmentSuffix) + tempSuffix
+	name := fileName(number, tempSuffix)
 	if err := os.Remove(filepath.Join(l.config.Dir, name)); err != nil && !os.IsNotExist(err) {
 		return nil, err
 	}
@@ -171,7 +170,7 @@ func (p *prepared) dropFile(dir string) {
 	}
 	p.file.Close()
 	p.file = nil
-	os.Remove(filepath.Join(dir, strings.TrimSuffix(segmentName(p.number), segmentSuffix)+tempSuffix))
+	os.Remove(filepath.Join(dir, fileName(p.number, tempSuffix)))
 }
 
 // openNext does steps 3 and 4.

@@ -2,11 +2,11 @@ package audit
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // The log is a folder of segments, numbered from 1 without gaps:
@@ -14,6 +14,7 @@ import (
 //	NNNNNNNN.jsonl        entries; the first is segment.opened, and in a closed
 //	                      segment the last is key.handover
 //	NNNNNNNN.pruned       what audit prune leaves of a segment: its first and last line
+//	NNNNNNNN.pruning      the same, before it is certain that it will be pruned
 //	NNNNNNNN.tmp          a segment being made; left over after a crash, and removed
 //	NNNNNNNN.torn-OFFSET  bytes that were cut off the segment at OFFSET and set aside
 //
@@ -24,13 +25,18 @@ const (
 	segmentDigits = 8
 	segmentSuffix = ".jsonl"
 	prunedSuffix  = ".pruned"
+	pruningSuffix = ".pruning"
 	tempSuffix    = ".tmp"
 	tornInfix     = ".torn-"
 	maxSegment    = 99_999_999
 )
 
-func segmentName(number uint32) string {
-	return fmt.Sprintf("%0*d%s", segmentDigits, number, segmentSuffix)
+func segmentName(number uint32) string { return fileName(number, segmentSuffix) }
+func prunedName(number uint32) string  { return fileName(number, prunedSuffix) }
+func pruningName(number uint32) string { return fileName(number, pruningSuffix) }
+
+func fileName(number uint32, suffix string) string {
+	return fmt.Sprintf("%0*d%s", segmentDigits, number, suffix)
 }
 
 // segment is what the log remembers of one file.
@@ -39,32 +45,48 @@ type segment struct {
 	first  uint64 // seq of its first entry
 	end    int64  // entries end here: size, offset of the void, or, in the open one, what is durable
 	pruned bool
+
+	pruning bool // something that pruning made stands beside it
+	doubled bool // and that is a .pruned
 }
 
 // listSegments returns the segments in dir, ascending and without a gap, and
-// the names of temporary files. Only numbers and pruned are filled in.
+// the names of temporary files. Of first and end nothing is filled in.
 func listSegments(dir string) (segments []segment, temporary []string, err error) {
 	names, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, nil, err
 	}
+	byNumber := map[uint32]struct{ whole, stub, making bool }{}
 	for _, name := range names {
 		number, suffix, ok := cutName(name.Name())
 		if !ok {
 			continue
 		}
+		s := byNumber[number]
 		switch suffix {
-		case segmentSuffix, prunedSuffix:
-			segments = append(segments, segment{number: number, pruned: suffix == prunedSuffix})
-		case tempSuffix:
+		case segmentSuffix:
+			s.whole = true
+		case prunedSuffix:
+			s.stub = true
+		case pruningSuffix:
+			s.making = true
+		case tempSuffix, pruningSuffix + tempSuffix:
 			temporary = append(temporary, name.Name())
+			continue
+		default:
+			continue
 		}
+		byNumber[number] = s
 	}
-	slices.SortFunc(segments, func(a, b segment) int { return int(a.number) - int(b.number) })
-	for i, s := range segments {
-		if s.number != uint32(i)+1 {
-			return nil, nil, fmt.Errorf("%w: segment %d is missing or there twice", ErrDamaged, i+1)
+	for _, number := range slices.Sorted(maps.Keys(byNumber)) {
+		s := byNumber[number]
+		if number != uint32(len(segments))+1 || !s.whole && !s.stub {
+			return nil, nil, fmt.Errorf("%w: segment %d is missing", ErrDamaged, len(segments)+1)
 		}
+		segments = append(segments, segment{
+			number: number, pruned: !s.whole, pruning: s.whole && (s.stub || s.making), doubled: s.whole && s.stub,
+		})
 	}
 	return segments, temporary, nil
 }
@@ -80,7 +102,7 @@ func cutName(name string) (number uint32, suffix string, ok bool) {
 
 func (s segment) name() string {
 	if s.pruned {
-		return strings.TrimSuffix(segmentName(s.number), segmentSuffix) + prunedSuffix
+		return prunedName(s.number)
 	}
 	return segmentName(s.number)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // found is what survey learns of an existing log.
@@ -17,6 +18,7 @@ type found struct {
 	key     ed25519.PublicKey // of the newest segment
 	nextKey ed25519.PublicKey // named by the newest entry, when that is a key.handover
 	torn    int64             // bytes behind the newest entry that counts
+	stub    []byte            // first and last line of the newest segment
 }
 
 // survey checks the log before anything is written: every segment's ends, and
@@ -100,17 +102,23 @@ func (l *Log) surveySegment(f *found, s *segment, next *Entry, full bool) error 
 	s.end = size
 	abandoned := next != nil && next.Void != nil
 	if abandoned {
-		if next.Void.Segment != s.number || next.Void.Offset > size || next.KeyID != first.KeyID {
+		if next.Void.Segment != s.number || next.Void.Offset > size && !s.pruned || next.KeyID != first.KeyID {
 			return fmt.Errorf("%w: segment %d voids what is not there", ErrDamaged, next.Segment)
 		}
-		s.end = next.Void.Offset
+		if !s.pruned {
+			s.end = next.Void.Offset
+		}
 	}
 	if want := l.config.Expect; want != nil && first.Seq <= want.Seq && (next == nil || want.Seq < next.Seq) {
 		full = true
 	}
 	walk := walker{log: l, segment: s.number, key: f.key, known: l.config.Known, expect: l.config.Expect}
 	switch {
-	case s.pruned, !full:
+	case s.pruned && next == nil:
+		err = walk.damaged("is the newest, and pruned")
+	case s.pruned:
+		err = walk.stub(file, s.end, first, line)
+	case !full:
 		err = walk.lastLine(file, s.end)
 	default:
 		err = walk.all(file, s.end, first)
@@ -123,6 +131,10 @@ func (l *Log) surveySegment(f *found, s *segment, next *Entry, full bool) error 
 	}
 	newest, _ := cutLine(walk.signed.line)
 	f.head, f.sig, f.torn = walk.signed.at, string(newest.sig), walk.torn
+	f.stub = line
+	if f.head.Seq > first.Seq {
+		f.stub = slices.Concat(line, walk.signed.line)
+	}
 	if abandoned {
 		return nil
 	}
@@ -207,6 +219,36 @@ func (w *walker) lastLine(file io.ReaderAt, end int64) error {
 	}
 	w.signed = signedLine{
 		at: Position{Segment: w.segment, Seq: c.seq, Hash: hashLine(line)}, line: line, end: end,
+	}
+	return nil
+}
+
+// stub reads what pruning left of a segment: its first line, and, unless that
+// is the same, its last.
+func (w *walker) stub(file io.ReaderAt, end int64, first Entry, line []byte) error {
+	w.signed = signedLine{
+		at: Position{Segment: w.segment, Seq: first.Seq, Hash: hashLine(line)}, line: line, end: int64(len(line)),
+	}
+	if end > int64(len(line)) {
+		if err := w.lastLine(file, end); err != nil {
+			return err
+		}
+		if w.signed.at.Seq <= first.Seq || end != int64(len(line)+len(w.signed.line)) {
+			return w.damaged("is pruned, and is not its first and its last line")
+		}
+	}
+	known := w.known
+	for _, at := range []Position{{Segment: w.segment, Seq: first.Seq, Hash: hashLine(line)}, w.signed.at} {
+		if known.Seq == at.Seq && known.Hash != at.Hash {
+			return fmt.Errorf("%w: entry %d is not the one that is known", ErrRollback, at.Seq)
+		}
+		if w.expect != nil && w.expect.Seq == at.Seq && w.expect.Hash != at.Hash {
+			return fmt.Errorf("%w: entry %d is not the one that was noted elsewhere", ErrRollback, at.Seq)
+		}
+	}
+	// What the next start needs is never pruned.
+	if first.Seq < known.Seq && known.Seq < w.signed.at.Seq {
+		return fmt.Errorf("%w: entry %d is known, and its segment was pruned since: what knows it is older than the log", ErrRollback, known.Seq)
 	}
 	return nil
 }

@@ -6,10 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -55,22 +51,16 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Dir verifies the log in the folder dir. The report is good also when it holds
-// a fault; an error means that the log could not be read, or that the options
-// are malformed. A folder that does not exist is fs.ErrNotExist.
+// Dir verifies the log in the folder dir, also while it is written, rotated and
+// pruned. The report is good also when it holds a fault; an error means that the
+// log could not be read, or that the options are malformed. A folder that does
+// not exist is fs.ErrNotExist.
 func Dir(ctx context.Context, dir string, options Options) (Report, error) {
 	if err := options.complete(); err != nil {
 		return Report{}, err
 	}
-	v := &verifier{ctx: ctx, dir: dir, options: options, seq: 1, accounted: map[uint32]bool{}}
-	if options.AllSignatures {
-		v.pool = newPool()
-	}
-	err := v.run()
-	if v.pool != nil {
-		v.report.Fault = v.pool.wait(v.report.Fault)
-	}
-	if err != nil {
+	v := newVerifier(ctx, folder(dir), options)
+	if err := v.verify(); err != nil {
 		return Report{}, fmt.Errorf("verifying %s: %w", dir, err)
 	}
 	return v.report, nil
@@ -78,30 +68,43 @@ func Dir(ctx context.Context, dir string, options Options) (Report, error) {
 
 // verifier is one pass over a log.
 type verifier struct {
-	ctx     context.Context //nolint:containedctx // lives as long as the call of Dir
-	dir     string
+	ctx     context.Context //nolint:containedctx // lives as long as one call
+	source  source
 	options Options
 	report  Report
 	pool    *pool // nil unless every signature is checked
+	extents *extents
 
 	seq     uint64            // of the entry that must come next
 	prev    [32]byte          // what its prev must be
 	nextKey ed25519.PublicKey // the key that must open the next segment; nil for the first
 
-	accounted map[uint32]bool // segments that an audit.pruned names
-	expected  bool            // options.Expect was reached
-	reached   bool            // options.Head was reached
-	done      int64
-	told      int64
-	total     int64
+	accounts map[uint32]account // by segment: what an audit.pruned says of it
+	doubled  []Pruned           // whole segments beside what would be left of them
+	expected bool               // options.Expect was reached
+	reached  bool               // options.Head was reached
+	done     int64
+	told     int64
+	total    int64
 }
 
-// segmentFile is one file of the log.
-type segmentFile struct {
-	number uint32
-	name   string
-	size   int64
-	pruned bool
+func newVerifier(ctx context.Context, source source, options Options) *verifier {
+	return &verifier{ctx: ctx, source: source, options: options, seq: 1, accounts: map[uint32]account{}}
+}
+
+// verify fills in the report. The error is one of reading.
+func (v *verifier) verify() error {
+	if v.options.AllSignatures {
+		v.pool = newPool()
+	}
+	err := v.run()
+	if v.pool != nil {
+		found := v.report.Fault
+		if v.report.Fault = v.pool.wait(found); v.report.Fault != found {
+			v.report.Torn, v.report.Rotating = 0, false
+		}
+	}
+	return err
 }
 
 func (v *verifier) run() error {
@@ -124,33 +127,28 @@ func (v *verifier) run() error {
 	return err
 }
 
-func (v *verifier) list() ([]segmentFile, error) {
-	names, err := os.ReadDir(v.dir)
-	if err != nil {
-		return nil, err
-	}
-	var files []segmentFile
-	for _, entry := range names {
-		base, suffix, _ := strings.Cut(entry.Name(), ".")
-		number, err := strconv.ParseUint(base, 10, 32)
-		if err != nil || len(base) != 8 || suffix != "jsonl" && suffix != "pruned" {
-			continue
-		}
-		info, err := entry.Info()
-		if err != nil {
+// list lists the segments. A folder that changes while it is read may show
+// neither of two names of which there always is one: then it is read again.
+func (v *verifier) list() (files []segmentFile, err error) {
+	const attempts = 3
+	for range attempts {
+		if files, err = v.source.list(); err != nil {
 			return nil, err
 		}
-		files = append(files, segmentFile{uint32(number), entry.Name(), info.Size(), suffix == "pruned"})
-		v.total += info.Size()
+		if n := len(files); n == 0 || files[n-1].number == uint32(n) {
+			break
+		}
 	}
-	slices.SortStableFunc(files, func(a, b segmentFile) int { return int(a.number) - int(b.number) })
+	for _, file := range files {
+		v.total += file.length
+	}
 	return files, nil
 }
 
 func (v *verifier) files(files []segmentFile) error {
 	for i, file := range files {
 		if file.number != uint32(i)+1 {
-			return &Fault{Seq: v.seq, Segment: uint32(i) + 1, Problem: "the segment is missing, or there twice"}
+			return &Fault{Seq: v.seq, Segment: uint32(i) + 1, Problem: "the segment is missing"}
 		}
 		var next *segmentFile
 		if i+1 < len(files) {
@@ -165,17 +163,16 @@ func (v *verifier) files(files []segmentFile) error {
 }
 
 func (v *verifier) file(file segmentFile, next *segmentFile) error {
-	f, err := openRegular(filepath.Join(v.dir, file.name))
-	if errors.Is(err, errIrregular) {
+	f, err := v.open(&file)
+	switch {
+	case errors.Is(err, errIrregular):
 		return &Fault{Seq: v.seq, Segment: file.number, File: file.name, Problem: "this is no regular file"}
-	}
-	if err != nil {
+	case errors.Is(err, fs.ErrNotExist):
+		return &Fault{Seq: v.seq, Segment: file.number, Problem: "the segment is missing"}
+	case err != nil:
 		return err
 	}
 	defer f.Close()
-	if file.pruned {
-		return v.stub(f, file)
-	}
 	w := &walk{verifier: v, file: f, segmentFile: file, newest: next == nil}
 	if next != nil {
 		// The void is believed only as far as the next segment's own signature
@@ -184,16 +181,35 @@ func (v *verifier) file(file segmentFile, next *segmentFile) error {
 			return err
 		}
 	}
+	if file.form != whole {
+		return w.stub()
+	}
 	err = w.run()
-	if fault, ok := errors.AsType[*Fault](err); ok && v.reached && w.newest {
-		return w.inFlight(fault)
+	if fault, ok := errors.AsType[*Fault](err); ok && w.newest {
+		return w.unfinished(fault)
 	}
 	return err
 }
 
+// open opens a segment, or, when it was pruned since it was listed, what is left
+// of it.
+func (v *verifier) open(file *segmentFile) (content, error) {
+	f, err := v.source.open(file.name)
+	if !errors.Is(err, fs.ErrNotExist) || file.form != whole {
+		return f, err
+	}
+	left := fmt.Sprintf("%08d.pruned", file.number)
+	if f, err = v.source.open(left); err != nil {
+		return nil, err
+	}
+	file.name, file.form, file.beside = left, pruned, ""
+	file.length, err = f.size()
+	return f, err
+}
+
 // peekVoid reads what the first line of a segment says about the one before.
 func (v *verifier) peekVoid(next segmentFile) (*Voided, error) {
-	f, err := openRegular(filepath.Join(v.dir, next.name))
+	f, err := v.open(&next)
 	if err != nil {
 		if errors.Is(err, errIrregular) || errors.Is(err, fs.ErrNotExist) {
 			return nil, nil // a fault, when its turn comes
@@ -202,7 +218,7 @@ func (v *verifier) peekVoid(next segmentFile) (*Voided, error) {
 	}
 	defer f.Close()
 	var l line
-	raw, err := newLines(f, min(next.size, maxLine)).next()
+	raw, err := newLines(f, min(next.length, maxLine)).next()
 	if err != nil || l.scan(raw) != nil || !l.is("segment.opened") || l.void.offset == 0 || l.void.segment != next.number-1 {
 		return nil, nil
 	}
@@ -211,11 +227,8 @@ func (v *verifier) peekVoid(next segmentFile) (*Voided, error) {
 
 // conclude holds the whole against the anchors.
 func (v *verifier) conclude() error {
-	for _, pruned := range v.report.Pruned {
-		if !v.accounted[pruned.Segment] {
-			return &Fault{Seq: pruned.First + 1, Segment: pruned.Segment,
-				Problem: fmt.Sprintf("entries up to %d are gone, and no audit.pruned accounts for them", pruned.Last-1)}
-		}
+	if err := v.settlePruned(); err != nil {
+		return err
 	}
 	if head := v.options.Head; head != nil {
 		if !v.reached {
@@ -231,7 +244,7 @@ func (v *verifier) conclude() error {
 	case v.expected:
 		v.report.Anchors = append(v.report.Anchors, "expect")
 	case want.Seq < v.seq:
-		v.report.Notes = append(v.report.Notes, fmt.Sprintf("entry %d was pruned and cannot be compared", want.Seq))
+		v.report.Notes = append(v.report.Notes, fmt.Sprintf("entry %d is not here any more and cannot be compared", want.Seq))
 	default:
 		return v.ends(want.Seq, "the expected")
 	}
@@ -242,5 +255,3 @@ func (v *verifier) ends(wanted uint64, whose string) error {
 	return &Fault{Seq: v.seq, Segment: uint32(v.report.Segments),
 		Problem: fmt.Sprintf("the log ends here, and %s entry is %d", whose, wanted)}
 }
-
-var errIrregular = errors.New("not a regular file")

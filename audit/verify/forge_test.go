@@ -330,7 +330,7 @@ func TestPruned(t *testing.T) {
 		t.Errorf("unaccounted: exit %d, %v", report.ExitCode(), report.Fault)
 	}
 
-	if _, err := l.Record(t.Context(), audit.Entry{Kind: audit.AuditPruned, Void: &audit.Void{Segment: 1}}); err != nil {
+	if _, err := l.Record(t.Context(), audit.Entry{Kind: audit.AuditPruned, Count: 5, Void: &audit.Void{Segment: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	b = built{dir: config.Dir, head: l.Head()}

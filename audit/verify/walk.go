@@ -11,8 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"syscall"
 	"time"
 )
 
@@ -20,15 +18,18 @@ import (
 type walk struct {
 	*verifier
 	segmentFile
-	file   *os.File
+	file   content
 	newest bool
 	void   *Voided // what the next segment says does not count
 
-	offset int64
-	key    ed25519.PublicKey
-	closed ed25519.PublicKey // named by key.handover, after which nothing may come
-	signed signedLine        // the newest signed line, not checked yet
-	mark   mark              // the state right after it
+	offset   int64
+	key      ed25519.PublicKey
+	first    []byte            // first line
+	firstSeq uint64            // its seq
+	closed   ed25519.PublicKey // named by key.handover, after which nothing may come
+	signed   signedLine        // the newest signed line, not checked yet
+	mark     mark              // the state right after it
+	before   mark              // the state right after the signed line before
 }
 
 // signedLine is a copy of a line that has a signature.
@@ -42,12 +43,13 @@ type mark struct {
 	offset int64
 	seq    uint64
 	prev   [sha256.Size]byte
+	raw    []byte // the signed line that ends here
 }
 
 func (w *walk) run() error {
-	end := w.size
+	end := w.length
 	if w.void != nil {
-		if w.void.Offset > w.size {
+		if w.void.Offset > w.length {
 			return w.fault(w.seq, "the file ends before the part that the next segment declares void")
 		}
 		end = w.void.Offset
@@ -59,8 +61,16 @@ func (w *walk) run() error {
 		return w.earliest(err)
 	}
 	if w.void != nil {
-		w.void.Bytes = w.size - end
+		w.void.Bytes = w.length - end
 		w.report.Voided = append(w.report.Voided, *w.void)
+	}
+	if w.beside != "" {
+		if same, err := w.isStubOf(); err != nil {
+			return err
+		} else if !same {
+			return &Fault{Seq: w.firstSeq, Segment: w.number, File: w.beside, Problem: "the segment is there twice, and this is not its first and last line"}
+		}
+		w.doubled = append(w.doubled, Pruned{w.number, w.firstSeq, w.signed.seq})
 	}
 	return nil
 }
@@ -86,8 +96,10 @@ func (w *walk) lines(lines *lineReader, end int64) error {
 		}
 		w.offset += int64(len(raw))
 		w.done += int64(len(raw))
+		w.extend(&l)
 		if l.signed() {
-			w.mark = mark{w.offset, w.seq, w.prev}
+			raw := append(w.before.raw[:0], l.raw...)
+			w.before, w.mark = w.mark, mark{w.offset, w.seq, w.prev, raw}
 		}
 	}
 	w.progress()
@@ -138,7 +150,11 @@ func (w *walk) opening(l *line) error {
 		return w.fault(w.seq, "it is signed with a key that the segment before did not hand over to")
 	}
 	w.key = key
+	w.first, w.firstSeq = bytes.Clone(l.raw), l.seq
 	w.report.Signatures++
+	if err := w.origin(l); err != nil {
+		return err
+	}
 	if w.seq != 1 {
 		return nil
 	}
@@ -154,6 +170,22 @@ func (w *walk) opening(l *line) error {
 	return nil
 }
 
+// origin judges what the first line of a segment says of an older log. Only the
+// very first may.
+func (w *walk) origin(l *line) error {
+	cause, count, hash := l.text(fCause), l.number(fCount), l.text(fContentSHA256)
+	switch {
+	case cause == "" && count == 0 && hash == "":
+		return nil
+	case w.seq != 1:
+		return w.fault(w.seq, "it says where a log begins, and is not the first entry")
+	case cause != "RESTORED" && cause != "SET_ASIDE", (count == 0) != (hash == ""):
+		return w.fault(w.seq, "what it says of an older log is not whole")
+	}
+	w.report.Origin = &Origin{Cause: cause, Last: Point{count, hash}}
+	return nil
+}
+
 // later judges any line but the first.
 func (w *walk) later(l *line) error {
 	switch {
@@ -162,7 +194,10 @@ func (w *walk) later(l *line) error {
 	case w.closed != nil:
 		return w.fault(w.seq, "an entry behind the segment's key.handover")
 	case l.is("audit.pruned"):
-		w.accounted[l.void.segment] = true
+		if l.void.segment >= w.number {
+			return w.fault(w.seq, "an audit.pruned of a segment that is not older")
+		}
+		w.accounts[l.void.segment] = account{l.seq, l.number(fCount)}
 	case l.is("key.handover"):
 		if w.closed = publicKey(l.field[fKeyID]); w.closed == nil || !l.signed() {
 			return w.fault(w.seq, "a key.handover without a key or a signature")
@@ -225,6 +260,7 @@ func (w *walk) close() error {
 	case w.closed != nil:
 		w.nextKey = w.closed
 		if w.newest && !w.reached {
+			w.report.Rotating = true
 			return &Fault{Seq: w.seq, Segment: w.number + 1, Problem: "the segment is missing: the one before was handed over to it"}
 		}
 	case !w.newest:
@@ -295,23 +331,95 @@ func (w *walk) unvouched(vouched, invalid uint64) *Fault {
 	return w.fault(vouched+1, fmt.Sprintf("no valid signature vouches for the entries up to %d", invalid))
 }
 
-// inFlight decides about a fault behind the daemon's head in the newest
-// segment: the daemon may be writing there just now. Then a signature appears
-// within moments; if none does, it was not the daemon.
+// unfinished decides about a fault in the newest segment. Behind the last valid
+// signature may stand what a daemon is writing just now, or what one that was
+// killed left of one commit.
+func (w *walk) unfinished(fault *Fault) error {
+	switch {
+	case w.reached:
+		return w.inFlight(fault)
+	case w.options.Head != nil:
+		w.report.Rotating = false
+		return fault
+	}
+	if want := w.options.Expect; want != nil && !w.expected && want.Seq >= w.verifier.seq {
+		w.report.Rotating = false // it once went on: something was cut off
+	}
+	end, seq, err := w.answered(fault)
+	if err != nil {
+		return err
+	}
+	if end == w.length || end == 0 {
+		return fault
+	}
+	if want := w.options.Expect; want != nil && want.Seq >= seq {
+		return fault
+	}
+	w.report.Torn, w.report.Rotating = w.length-end, false
+	return fault
+}
+
+// answered returns where the part ends that the daemon goes on from when it
+// starts, and the seq that comes next; 0 when it would not start. It starts when
+// the chain is whole up to a valid signature, the last or the last but one, and
+// behind that at most one commit was ever complete.
+func (w *walk) answered(fault *Fault) (end int64, seq uint64, err error) {
+	at := w.mark
+	for _, m := range []mark{w.mark, w.before} {
+		var l line
+		if at = m; at.raw != nil && l.scan(at.raw) == nil && valid(w.key, &l) {
+			break
+		}
+		at = mark{}
+	}
+	if at.raw == nil || fault.Seq < at.seq {
+		return 0, 0, nil
+	}
+	later, err := w.countSigned(at.offset)
+	if err != nil || later > 1 {
+		return 0, 0, err
+	}
+	w.report.Last = Point{at.seq - 1, hex.EncodeToString(at.prev[:])}
+	w.report.Entries -= w.verifier.seq - at.seq
+	return at.offset, at.seq, nil
+}
+
+// countSigned counts, up to two, the lines with a valid signature from offset on.
+func (w *walk) countSigned(offset int64) (count int, err error) {
+	lines := bufio.NewReaderSize(io.NewSectionReader(w.file, offset, w.length-offset), maxLine)
+	for count < 2 {
+		raw, err := lines.ReadSlice('\n')
+		var l line
+		if err == nil && l.scan(raw) == nil && l.signed() && valid(w.key, &l) {
+			count++
+		}
+		if errors.Is(err, io.EOF) {
+			return count, nil
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return count, err
+		}
+	}
+	return count, nil
+}
+
+// inFlight decides about a fault behind the daemon's head: the daemon may be
+// writing there just now. Then a signature appears within moments; if none does,
+// it was not the daemon.
 func (w *walk) inFlight(fault *Fault) error {
 	const patience, pause = 3 * time.Second, 20 * time.Millisecond
 	if w.mark.seq == 0 || fault.Seq < w.mark.seq {
 		return fault
 	}
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		info, err := w.file.Stat()
+		size, err := w.file.size()
 		if err != nil {
 			return err
 		}
-		if info.Size() == w.mark.offset || w.grows(info.Size()) {
+		if size == w.mark.offset || w.grows(size) {
 			w.report.Last = Point{w.mark.seq - 1, hex.EncodeToString(w.mark.prev[:])}
 			w.report.Entries -= w.verifier.seq - w.mark.seq
-			w.report.InFlight = max(0, info.Size()-w.mark.offset)
+			w.report.InFlight = max(0, size-w.mark.offset)
 			w.verifier.seq, w.verifier.prev = w.mark.seq, w.mark.prev
 			return nil
 		}
@@ -412,26 +520,4 @@ func (l *lineReader) next() ([]byte, error) {
 		return nil, errLine
 	}
 	return raw, err
-}
-
-// openRegular opens a file without following a link and without waiting for
-// the other end of a FIFO.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if errors.Is(err, syscall.ELOOP) {
-		return nil, errIrregular
-	}
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		f.Close()
-		return nil, errIrregular
-	}
-	return f, nil
 }

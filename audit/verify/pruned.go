@@ -1,0 +1,55 @@
+package verify
+
+import "fmt"
+
+// account is what an audit.pruned says.
+type account struct {
+	seq  uint64 // of the entry
+	gone uint64 // how many entries were removed
+}
+
+// settlePruned holds what is gone against what the log says about it. What is
+// gone is always told; what nothing accounts for is a fault.
+func (v *verifier) settlePruned() error {
+	for _, p := range v.report.Pruned {
+		if v.extents.excuses(p) {
+			continue
+		}
+		a, ok := v.accounts[p.Segment]
+		switch {
+		case !ok || a.seq <= p.Last:
+			return &Fault{Seq: p.First + 1, Segment: p.Segment, File: fmt.Sprintf("%08d.pruned", p.Segment),
+				Problem: fmt.Sprintf("%s gone, and no audit.pruned accounts for that", p.gone())}
+		case a.gone != p.count():
+			return &Fault{Seq: p.First + 1, Segment: p.Segment, File: fmt.Sprintf("%08d.pruned", p.Segment),
+				Problem: fmt.Sprintf("%s gone, and the audit.pruned of entry %d accounts for %d", p.gone(), a.seq, a.gone)}
+		}
+		v.report.Notes = append(v.report.Notes, fmt.Sprintf("segment %d was pruned: %s gone, as entry %d says", p.Segment, p.gone(), a.seq))
+	}
+	for _, p := range v.doubled {
+		if v.accounts[p.Segment].seq <= p.Last {
+			return &Fault{Seq: p.First, Segment: p.Segment, Problem: "the segment is there twice, and no audit.pruned says why"}
+		}
+		v.report.Notes = append(v.report.Notes, fmt.Sprintf("pruning segment %d is not finished: the next start goes on with it", p.Segment))
+	}
+	return nil
+}
+
+// count is how many entries are gone.
+func (p Pruned) count() uint64 {
+	if p.Last <= p.First {
+		return 0
+	}
+	return p.Last - p.First - 1
+}
+
+// gone says which.
+func (p Pruned) gone() string {
+	switch p.count() {
+	case 0:
+		return "no entries are"
+	case 1:
+		return fmt.Sprintf("entry %d is", p.First+1)
+	}
+	return fmt.Sprintf("entries %d to %d are", p.First+1, p.Last-1)
+}
