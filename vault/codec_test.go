@@ -311,7 +311,7 @@ func TestSlot(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, test.want)
 		}
 	}
-	check := len(keyedPrefix) + len("file:") + 4*slotCheckSize/3
+	check := len(keyedPrefix) + len("file:") + 4*checkSize/3
 	for i := range slot.value {
 		changed := slotRow{slot.Slot, bytes.Clone(slot.value)}
 		changed.value[i] ^= 1

@@ -15,7 +15,7 @@
 //
 //	meta       format    "1"
 //	           vaultID   32 lower-case hex digits, compared with the copy inside the keyring
-//	slots      N.KIND    wraps the root key under a key kept elsewhere; N = 1, 2, … and KIND = keychain or file
+//	slots      N.KIND    holds the root key, wrapped; N = 1, 2, … and KIND = keychain, file, passphrase or recovery
 //	keyring    keyring   every other key, sealed by the root key (term 0)
 //	state      state     generation, acc, row count, log positions, use counters, high-water mark, boot ID
 //	resources  NAME      one record per resource
@@ -35,10 +35,13 @@
 //	rowKey = HKDF-Expand-SHA256(key[term], lp("sb/row/v1", vaultID, bucket, name, term:u32), 32)
 //
 // Base64 is the standard alphabet with padding; a value that does not re-encode to the same bytes is refused. Term 0 is the
-// root key and seals the keyring alone; terms from 1 are data keys. secretbox has no associated data: the name is bound
-// by the key.
+// root key and seals the keyring alone; terms from 1 are data keys, of which the newest one seals. secretbox has no associated
+// data: the name is bound by the key.
 //
 // # Slots
+//
+// There is at most one slot of each kind, and always one. A keychain or file slot wraps the root key under a key that is kept
+// there:
 //
 //	value   = "s1:" KIND ":" base64(check[32] ‖ nonce[24] ‖ secretbox(rootKey))
 //	wrapKey = HKDF-Expand-SHA256(slotKey, lp("sb/slot/wrap/v1", vaultID, name), 32)
@@ -46,10 +49,30 @@
 //
 // secretbox does not commit to its key. check does, so that a wrong key and a damaged slot are told apart.
 //
+// A passphrase or recovery slot seals the root key to a public key of X25519, whose private key a person can make again:
+//
+//	value     = "s2:" KIND ":" base64(sum[32] ‖ body)
+//	sum       = SHA-256(lp("sb/slot/sum/v1", vaultID, name, body))
+//	body      = lp(how, check[32], ephemeral[32], box)                    box: nonce[24] ‖ secretbox(rootKey)
+//	how       = lp(KIND, salt, passes:u32, memoryKiB:u32, threads:u32)
+//	private   = Argon2id(passphrase, salt[16], passes, memoryKiB, threads, 32), or the 32-byte seed of the recovery
+//	            code, whose salt is empty and whose numbers are 0
+//	check     = HKDF-Expand-SHA256(public, lp("sb/seal/check/v1", "slot", vaultID, name), 32)
+//	wrapKey   = HKDF-SHA256(X25519(private, ephemeral), no salt, lp("sb/seal/v1", "slot", vaultID, name, ephemeral, public), 32)
+//
+// Numbers outside of 1 to 16 passes, 8 to 256 MiB and 1 to 16 threads are refused before anything is computed. check tells a wrong
+// secret from a damaged slot; sum says that nothing was damaged that check depends on, and proves nothing else.
+//
+// The public keys are kept in the keyring. Whatever wraps a new root key takes them from there, so it needs neither the passphrase
+// nor the code, and who forges a slot cannot slip in a key of his own. They are nowhere else in clear: to seal to one, somebody
+// must have had the keyring, so a slot that opens was not made by a stranger who put a whole vault of his own in place.
+//
 // # Plaintexts
 //
 //	keyring  lp("sb/keyring/v1", vaultID, schema:u32, setKey[32], publishKey[32], auditSealKey[32], correlationKey[32],
-//	            lp(term:u32, key[32]) …)                                  terms rise; the last one seals
+//	            backupKey[32], lp(recipient …), lp(term:u32, key[32]) …)  kinds rise; terms rise, the last one seals
+//	            schema is 2; schema 1 has neither backupKey nor recipients
+//	recipient lp(KIND, salt, passes:u32, memoryKiB:u32, threads:u32, public[32])
 //	state    lp("sb/state/v1", generation:u64, count:u64, acc[32], position, position, highWater:i64, bootID,
 //	            lp(grantID, uses:u64) …)                                  grant ids rise
 //	position lp(segment:u32, seq:u64, hash[32])                           newest known; where the counters are exact
@@ -69,5 +92,41 @@
 //
 // count is the number of rows in acc. Contents are bound by the pin in their record instead.
 //
-// Golden vectors for all of it are in testdata/vectors.json.
+// # Changes of keys
+//
+// Each of them is one mutation, so that a kill or a power cut leaves what was before or what is after, never a mixture:
+//
+//	Rotate      a data key of a new term. Rows of older terms go on being opened
+//	Rewrap      rows of older terms are sealed anew, contents together with the pins in their records; when none is left in
+//	            any bucket, the older keys leave the keyring. Many mutations; at each point every row opens
+//	Rekey       a new root key, in every slot at once. Keychain and file slots keep their keys, which are fetched first
+//	AddSlot     the key is stored where it is kept first. If that is all that happened, the next attempt takes it
+//	RemoveSlot  the slot goes, and Rekey. Its key is removed afterwards
+//	Migrate     a durable copy FILE.schemaN is made first. Until it is done the vault is of the old schema and works
+//
+// If it is not known whether the commit of such a mutation succeeded, the vault stops, as after any other; Reopen goes by the
+// generation it finds to tell which keys are the file's.
+//
+// A root key that is given up still opens copies of the file made before, and whoever had it knows the data keys of that
+// time: Rekey shuts him out of the keyring, Rotate out of what is written from then on, Rewrap out of the rest.
+//
+// # Keys in memory
+//
+// While the vault is unlocked, root key, keyring and the states made from them lie outside of the Go heap, in memory of
+// memfd_secret(2), which nobody but the process can read, root included; where that is missing in locked memory that no core has;
+// [Vault.KeyMemory] tells. Lock wipes it. On their way there, and while a row is sealed or opened, keys and keys made from
+// them are on the stack and the heap for a moment and wiped as far as they are ours; the libraries for X25519 and Argon2 leave
+// traces of a passphrase's or recovery code's private key, which is why it exists only while a slot is used.
+//
+// # File keys of backups
+//
+// A backup is sealed under a key of its own, which comes with it, wrapped for the vault that made it and for every person who
+// could open that vault, as in slots, with "stanza" for "slot" and the kind for the name:
+//
+//	stanzas = SHA-256(list) ‖ list
+//	list    = lp("sb/stanzas/v1", vaultID, check[32], box, lp(how, check[32], ephemeral[32], box) …)      kinds rise
+//	wrapKey = HKDF-Expand-SHA256(backupKey, lp("sb/stanza/wrap/v1", vaultID), 32)
+//	check   = HKDF-Expand-SHA256(backupKey, lp("sb/stanza/check/v1", vaultID), 32)
+//
+// Golden vectors for all of it are in testdata/vectors.json, vaults of both schemas beside them.
 package vault

@@ -10,7 +10,6 @@ import (
 // Labels of what wraps a backup's file key.
 const (
 	stanzasLabel     = "sb/stanzas/v1"
-	stanzaSealLabel  = "sb/stanza/seal/v1"
 	stanzaWrapLabel  = "sb/stanza/wrap/v1"
 	stanzaCheckLabel = "sb/stanza/check/v1"
 )
@@ -49,11 +48,12 @@ func (v *Vault) WrapFileKey(key []byte) ([]byte, error) {
 	b := newLP(nil, 4+len(ring.recipients)).text(stanzasLabel).text(v.id).bytes(check[:]).bytes(sealKey(key, &wrap))
 	for i := range ring.recipients {
 		to := &ring.recipients[i]
-		sealed, err := to.seal(key, stanzaSealLabel, v.id, to.kind)
+		sealed, err := to.seal(key, stanzaPurpose(v.id, to.kind))
 		if err != nil {
 			return nil, err
 		}
-		b = b.bytes(appendSealed(nil, to, sealed))
+		list, mark := b.nest(sealedFields)
+		b = sealed.appendTo(list).endNest(mark)
 	}
 	sum := sha256.Sum256(b)
 	return append(sum[:], b...), nil
@@ -92,7 +92,7 @@ func UnwrapFileKeyWith(stanzas []byte, src KeySource) ([]byte, error) {
 		return nil, err
 	}
 	for _, one := range s.sealed {
-		if one.to.kind != src.Kind() {
+		if one.how.kind != src.Kind() {
 			continue
 		}
 		secret, err := src.Load(context.Background(), s.vaultID)
@@ -100,9 +100,14 @@ func UnwrapFileKeyWith(stanzas []byte, src KeySource) ([]byte, error) {
 			return nil, err
 		}
 		defer clear(secret)
-		return one.to.open(one.key, secret, stanzaSealLabel, s.vaultID, one.to.kind)
+		return one.open(secret, stanzaPurpose(s.vaultID, one.how.kind))
 	}
 	return nil, fmt.Errorf("%w of kind %q", ErrNoSlot, src.Kind())
+}
+
+// stanzaPurpose is what a file key is sealed for.
+func stanzaPurpose(vaultID, kind string) purpose {
+	return purpose{use: "stanza", vaultID: vaultID, name: kind}
 }
 
 // stanzaKeys derives what wraps file keys for the vault itself, and what proves whose they are.
@@ -118,12 +123,7 @@ func stanzaKeys(ring *keyring) (wrap, check [32]byte) {
 type stanzas struct {
 	vaultID    string
 	check, box []byte
-	sealed     []sealedStanza
-}
-
-type sealedStanza struct {
-	to  *recipient
-	key sealedKey
+	sealed     []sealedKey
 }
 
 func parseStanzas(p []byte) (*stanzas, error) {
@@ -134,16 +134,15 @@ func parseStanzas(p []byte) (*stanzas, error) {
 	}
 	r := readLP(p[sha256.Size:])
 	r.label(stanzasLabel)
-	s := &stanzas{vaultID: r.text(), check: r.fixed(slotCheckSize), box: r.fixed(sealedSize)}
+	s := &stanzas{vaultID: r.text(), check: r.fixed(checkSize), box: r.fixed(sealedSize)}
 	last := ""
 	for r.more() {
-		one := r.nested()
-		to, key := readSealed(one)
-		if to == nil || one.done() != nil || to.kind <= last {
+		one, err := readSealed(r.nested())
+		if err != nil || one.how.kind <= last {
 			return nil, bad
 		}
-		last = to.kind
-		s.sealed = append(s.sealed, sealedStanza{to: to, key: key})
+		last = one.how.kind
+		s.sealed = append(s.sealed, one)
 	}
 	if r.done() != nil || !validVaultID(s.vaultID) {
 		return nil, bad

@@ -162,11 +162,12 @@ func checkRecipients(ring *keyring, slots []slotRow, vaultID string) error {
 			continue
 		}
 		sealed++
-		to, _, err := slot.parseSealed(vaultID)
+		found, err := slot.parseSealed(vaultID)
 		if err != nil {
 			return fmt.Errorf("slot %s: %w", slot.Name, err)
 		}
-		if known := ring.recipient(slot.Kind); known == nil || !known.equal(to) {
+		to := ring.recipient(slot.Kind)
+		if to == nil || !to.equal(&found.how) || to.check(slot.purpose(vaultID)) != found.check {
 			return fmt.Errorf("slot %s: %w: it is not the keyring's", slot.Name, ErrIntegrity)
 		}
 	}

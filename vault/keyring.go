@@ -130,11 +130,11 @@ func decodeKeyring(p []byte) (*keyring, error) {
 	if k.schema >= schema {
 		list := r.nested()
 		for list.more() {
-			one := readRecipient(list.nested())
-			if one == nil || (len(k.recipients) > 0 && one.kind <= k.recipients[len(k.recipients)-1].kind) {
+			one, err := readRecipient(list.nested())
+			if err != nil || (len(k.recipients) > 0 && one.kind <= k.recipients[len(k.recipients)-1].kind) {
 				return nil, errEncoding
 			}
-			k.recipients = append(k.recipients, *one)
+			k.recipients = append(k.recipients, one)
 		}
 		if list.done() != nil {
 			return nil, errEncoding

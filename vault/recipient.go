@@ -40,54 +40,81 @@ func (c cost) sane() bool {
 	return c.passes >= 1 && c.passes <= 16 && c.threads >= 1 && c.threads <= 16 && c.memory >= 8<<10 && c.memory <= 256<<10
 }
 
-// recipient is a person's way to a key: an X25519 public key, which anything can be sealed to without asking for the secret
-// behind it. For a passphrase the private key is Argon2id of it; for a recovery code it is the seed the code stands for.
+// derivation is how a person's secret becomes a private key of X25519: from a passphrase by Argon2id; the 32-byte seed that a
+// recovery code stands for is one.
+type derivation struct {
+	kind string
+	salt []byte // empty for recovery
+	cost cost   // zero for recovery
+}
+
+const derivationFields = 5
+
+func (d *derivation) size() int { return 4 + len(d.kind) + 4 + len(d.salt) + 3*8 }
+
+// appendTo appends the fields of a list that the caller has begun.
+func (d *derivation) appendTo(b lp) lp {
+	return b.text(d.kind).bytes(d.salt).u32(d.cost.passes).u32(d.cost.memory).u32(d.cost.threads)
+}
+
+// readDerivation reads what appendTo wrote. Whatever it does not accept is a fault of r.
+func readDerivation(r *lpReader) derivation {
+	d := derivation{
+		kind: r.text(),
+		salt: bytes.Clone(r.bytes()),
+		cost: cost{passes: r.u32(), memory: r.u32(), threads: r.u32()},
+	}
+	ok := false
+	switch d.kind {
+	case kindPassphrase:
+		ok = len(d.salt) == saltSize && d.cost.sane()
+	case kindRecovery:
+		ok = len(d.salt) == 0 && d.cost == cost{}
+	}
+	if !ok {
+		r.bad = true
+	}
+	return d
+}
+
+func (d *derivation) equal(o *derivation) bool {
+	return d.kind == o.kind && d.cost == o.cost && bytes.Equal(d.salt, o.salt)
+}
+
+// private makes the private key of a secret, whether it is the right one or not. ErrWrongKey for what is no secret.
+func (d *derivation) private(secret []byte) (*ecdh.PrivateKey, error) {
+	if d.kind == kindPassphrase {
+		key := argon2.IDKey(secret, d.salt, d.cost.passes, d.cost.memory, uint8(d.cost.threads), keySize)
+		defer clear(key)
+		// The key can be computed from the memory it was made in, which the library leaves as it is.
+		defer debug.FreeOSMemory()
+		return ecdh.X25519().NewPrivateKey(key)
+	}
+	private, err := ecdh.X25519().NewPrivateKey(secret)
+	if err != nil {
+		return nil, ErrWrongKey
+	}
+	return private, nil
+}
+
+// recipient is a person's way to a key. Anything can be sealed to the public key without asking for the secret. It is public in
+// name only: it never leaves the keyring, so that whatever is sealed to it was sealed by somebody who had the keyring.
 type recipient struct {
-	kind   string
-	salt   []byte // empty for recovery
-	cost   cost   // zero for recovery
+	derivation
 	public []byte
 }
 
-const recipientFields = 6
+const recipientFields = derivationFields + 1
 
-func (r *recipient) size() int {
-	return 4 + 4 + len(r.kind) + 4 + len(r.salt) + 3*8 + 4 + publicSize
-}
+func (r *recipient) size() int { return 4 + r.derivation.size() + 4 + publicSize }
 
 // appendTo appends the fields of a list that the caller has begun.
-func (r *recipient) appendTo(b lp) lp {
-	return b.text(r.kind).bytes(r.salt).u32(r.cost.passes).u32(r.cost.memory).u32(r.cost.threads).bytes(r.public)
-}
+func (r *recipient) appendTo(b lp) lp { return r.derivation.appendTo(b).bytes(r.public) }
 
-// readRecipient returns nil for a list that is not what appendTo writes. The result has memory of its own.
-func readRecipient(list *lpReader) *recipient {
-	r := &recipient{
-		kind: list.text(),
-		salt: bytes.Clone(list.bytes()),
-		cost: cost{passes: list.u32(), memory: list.u32(), threads: list.u32()},
-	}
+func readRecipient(list *lpReader) (recipient, error) {
+	r := recipient{derivation: readDerivation(list)}
 	r.public = bytes.Clone(list.fixed(publicSize))
-	if list.done() != nil {
-		return nil
-	}
-	switch r.kind {
-	case kindPassphrase:
-		if len(r.salt) != saltSize || !r.cost.sane() {
-			return nil
-		}
-	case kindRecovery:
-		if len(r.salt) != 0 || r.cost != (cost{}) {
-			return nil
-		}
-	default:
-		return nil
-	}
-	return r
-}
-
-func (r *recipient) equal(o *recipient) bool {
-	return r.kind == o.kind && r.cost == o.cost && bytes.Equal(r.salt, o.salt) && bytes.Equal(r.public, o.public)
+	return r, list.done()
 }
 
 // newPassphrase makes the recipient a passphrase stands for. It takes its time.
@@ -95,9 +122,9 @@ func newPassphrase(passphrase []byte) (recipient, error) {
 	if len(passphrase) == 0 {
 		return recipient{}, fmt.Errorf("%w: an empty passphrase", ErrInvalid)
 	}
-	r := recipient{kind: kindPassphrase, salt: make([]byte, saltSize), cost: newCost}
+	r := recipient{derivation: derivation{kind: kindPassphrase, salt: make([]byte, saltSize), cost: newCost}}
 	rand.Read(r.salt) // never fails: the program ends instead
-	private, err := r.derive(passphrase)
+	private, err := r.private(passphrase)
 	if err != nil {
 		return recipient{}, err
 	}
@@ -107,33 +134,12 @@ func newPassphrase(passphrase []byte) (recipient, error) {
 
 // newRecovery makes the recipient of a recovery code from its public key.
 func newRecovery(public []byte) (recipient, error) {
-	r := recipient{kind: kindRecovery, public: bytes.Clone(public)}
+	r := recipient{derivation: derivation{kind: kindRecovery}, public: bytes.Clone(public)}
 	// A point of low order would give everybody the same secret.
 	if _, _, err := r.agree(); err != nil {
 		return recipient{}, fmt.Errorf("%w: public key of a recovery code", ErrInvalid)
 	}
 	return r, nil
-}
-
-// derive makes the private key of a secret, whether it is this recipient's or not.
-func (r *recipient) derive(secret []byte) (*ecdh.PrivateKey, error) {
-	if r.kind == kindPassphrase {
-		key := argon2.IDKey(secret, r.salt, r.cost.passes, r.cost.memory, uint8(r.cost.threads), keySize)
-		defer clear(key)
-		// The key can be computed from the memory it was made in, which the library leaves as it is.
-		defer debug.FreeOSMemory()
-		return ecdh.X25519().NewPrivateKey(key)
-	}
-	return ecdh.X25519().NewPrivateKey(secret)
-}
-
-// private returns the private key: ErrWrongKey for a secret that is not this recipient's.
-func (r *recipient) private(secret []byte) (*ecdh.PrivateKey, error) {
-	private, err := r.derive(secret)
-	if err != nil || !bytes.Equal(private.PublicKey().Bytes(), r.public) {
-		return nil, ErrWrongKey
-	}
-	return private, nil
 }
 
 // agree makes a key pair for one use and what it has in common with the recipient's.
@@ -150,57 +156,6 @@ func (r *recipient) agree() (ephemeral, shared []byte, err error) {
 		return nil, nil, err
 	}
 	return once.PublicKey().Bytes(), shared, nil
-}
-
-// sealedKey is a key that was sealed to a recipient.
-type sealedKey struct {
-	ephemeral []byte
-	box       []byte // nonce ‖ secretbox
-}
-
-// seal seals a key of keySize. label, vaultID and name say what for: nothing else opens it.
-func (r *recipient) seal(key []byte, label, vaultID, name string) (sealedKey, error) {
-	ephemeral, shared, err := r.agree()
-	if err != nil {
-		return sealedKey{}, err
-	}
-	wrap := wrapKey(shared, label, vaultID, name, ephemeral, r.public)
-	defer clear(wrap[:])
-	return sealedKey{ephemeral: ephemeral, box: sealKey(key, wrap)}, nil
-}
-
-// open undoes seal: ErrWrongKey for a secret that is not the recipient's, ErrIntegrity.
-func (r *recipient) open(sealed sealedKey, secret []byte, label, vaultID, name string) ([]byte, error) {
-	private, err := r.private(secret)
-	if err != nil {
-		return nil, err
-	}
-	ephemeral, err := ecdh.X25519().NewPublicKey(sealed.ephemeral)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrIntegrity, errEncoding)
-	}
-	shared, err := private.ECDH(ephemeral)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrIntegrity, errEncoding)
-	}
-	wrap := wrapKey(shared, label, vaultID, name, sealed.ephemeral, r.public)
-	defer clear(wrap[:])
-	return openKey(sealed.box, wrap)
-}
-
-// wrapKey is HKDF-SHA256 without salt. It takes over shared.
-func wrapKey(shared []byte, label, vaultID, name string, ephemeral, public []byte) *[keySize]byte {
-	defer clear(shared)
-	s := newScratch()
-	var extracted, wrap [keySize]byte
-	defer clear(extracted[:])
-	none := newPRF(nil)
-	defer none.wipe()
-	s.mac(&extracted, none, shared)
-	p := newPRF(extracted[:])
-	defer p.wipe()
-	s.expand(&wrap, p, newLP(nil, 5).text(label).text(vaultID).text(name).bytes(ephemeral).bytes(public))
-	return &wrap
 }
 
 // sealKey returns nonce ‖ secretbox.

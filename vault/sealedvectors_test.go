@@ -25,6 +25,7 @@ type sealedVector struct {
 	EphemeralPrivate hexBytes `json:"ephemeralPrivate"`
 	Ephemeral        hexBytes `json:"ephemeral"`
 	Shared           hexBytes `json:"shared"`
+	Check            hexBytes `json:"check"`
 	WrapKey          hexBytes `json:"wrapKey"`
 	Nonce            hexBytes `json:"nonce"`
 	RootKey          hexBytes `json:"rootKey"`
@@ -49,7 +50,7 @@ func (v sealedVector) kind() string {
 }
 
 func (v sealedVector) recipient() recipient {
-	return recipient{kind: v.kind(), salt: v.Salt, cost: cost{v.Passes, v.Memory, v.Threads}, public: v.Public}
+	return recipient{derivation{v.kind(), v.Salt, cost{v.Passes, v.Memory, v.Threads}}, v.Public}
 }
 
 // must is for libraries that cannot fail on what they are given here.
@@ -78,19 +79,21 @@ func sealedVectors() []sealedVector {
 		v.Shared = must(once.ECDH(private.PublicKey()))
 		v.Nonce, v.RootKey = pattern(byte(0x20+i), 24), pattern(0x70, 32)
 		var sealed sealedKey
-		v.WrapKey, sealed = v.seal("sb/slot/seal/v2", v.Name, v.Nonce, v.RootKey)
-		to := v.recipient()
-		body := appendSealed(nil, &to, sealed)
-		sum := sha256.Sum256(newLP(nil, 4).text("sb/slot/sum/v2").text(vectorID).text(v.Name).bytes(body))
+		v.Check, v.WrapKey, sealed = v.seal("slot", v.Name, v.Nonce, v.RootKey)
+		body := sealed.appendTo(newLP(nil, 4))
+		sum := sha256.Sum256(newLP(nil, 4).text("sb/slot/sum/v1").text(vectorID).text(v.Name).bytes(body))
 		v.Stored = "s2:" + v.kind() + ":" + base64.StdEncoding.EncodeToString(append(sum[:], body...))
 	}
 	return vectors
 }
 
-func (v sealedVector) seal(label, name string, nonce, key []byte) (wrap []byte, sealed sealedKey) {
-	info := newLP(nil, 5).text(label).text(vectorID).text(name).bytes(v.Ephemeral).bytes(v.Public)
+func (v sealedVector) seal(use, name string, nonce, key []byte) (check, wrap []byte, sealed sealedKey) {
+	info := newLP(nil, 6).text("sb/seal/v1").text(use).text(vectorID).text(name).bytes(v.Ephemeral).bytes(v.Public)
 	wrap = must(hkdf.Key(sha256.New, v.Shared, nil, string(info), 32))
-	return wrap, sealedKey{v.Ephemeral, secretbox.Seal(bytes.Clone(nonce), key, (*[24]byte)(nonce), (*[32]byte)(wrap))}
+	info = newLP(nil, 4).text("sb/seal/check/v1").text(use).text(vectorID).text(name)
+	check = must(hkdf.Expand(sha256.New, v.Public, string(info), 32))
+	box := secretbox.Seal(bytes.Clone(nonce), key, (*[24]byte)(nonce), (*[32]byte)(wrap))
+	return check, wrap, sealedKey{how: v.recipient().derivation, check: [32]byte(check), ephemeral: v.Ephemeral, box: box}
 }
 
 func makeStanzas(t *testing.T) stanzaVector {
@@ -102,9 +105,8 @@ func makeStanzas(t *testing.T) stanzaVector {
 	b := newLP(nil, 6).text("sb/stanzas/v1").text(vectorID).bytes(s.Check)
 	b = b.bytes(secretbox.Seal(bytes.Clone(s.Nonce), s.FileKey, (*[24]byte)(s.Nonce), (*[32]byte)(s.WrapKey)))
 	for _, v := range sealedVectors() {
-		_, sealed := v.seal("sb/stanza/seal/v1", v.kind(), v.Nonce, s.FileKey)
-		to := v.recipient()
-		b = b.bytes(appendSealed(nil, &to, sealed))
+		_, _, sealed := v.seal("stanza", v.kind(), v.Nonce, s.FileKey)
+		b = b.bytes(sealed.appendTo(newLP(nil, 4)))
 	}
 	sum := sha256.Sum256(b)
 	s.Stanzas = append(sum[:], b...)

@@ -16,8 +16,7 @@ const (
 	keyedPrefix  = "s1:"
 	sealedPrefix = "s2:"
 
-	slotCheckSize = 32
-	keyedSize     = slotCheckSize + sealedSize
+	keyedSize = checkSize + sealedSize
 )
 
 // Slot is one way to the root key.
@@ -124,71 +123,55 @@ func (s slotRow) openKeyed(slotKey []byte, vaultID string) ([]byte, error) {
 	wrap, check := slotKeys(slotKey, vaultID, s.Name)
 	defer clear(wrap[:])
 	// secretbox does not commit to its key; this does.
-	if subtle.ConstantTimeCompare(check[:], payload[:slotCheckSize]) != 1 {
+	if subtle.ConstantTimeCompare(check[:], payload[:checkSize]) != 1 {
 		return nil, ErrWrongKey
 	}
-	return openKey(payload[slotCheckSize:], &wrap)
+	return openKey(payload[checkSize:], &wrap)
 }
 
-// slotSealLabel binds what is sealed in a slot to slots.
-const slotSealLabel = "sb/slot/seal/v2"
+// purpose is what a root key is sealed for in a slot.
+func (s Slot) purpose(vaultID string) purpose {
+	return purpose{use: "slot", vaultID: vaultID, name: s.Name}
+}
 
 // sealedValue makes the value of a slot that a person opens.
 func sealedValue(slot Slot, root []byte, to *recipient, vaultID string) ([]byte, error) {
-	sealed, err := to.seal(root, slotSealLabel, vaultID, slot.Name)
+	sealed, err := to.seal(root, slot.purpose(vaultID))
 	if err != nil {
 		return nil, err
 	}
-	body := appendSealed(nil, to, sealed)
+	body := sealed.appendTo(newLP(nil, sealedFields))
 	sum := slotSum(vaultID, slot.Name, body)
 	return appendSlot(nil, sealedPrefix, slot.Kind, append(sum[:], body...)), nil
 }
 
 func (s slotRow) openSealed(secret []byte, vaultID string) ([]byte, error) {
-	to, sealed, err := s.parseSealed(vaultID)
+	sealed, err := s.parseSealed(vaultID)
 	if err != nil {
 		return nil, err
 	}
-	return to.open(sealed, secret, slotSealLabel, vaultID, s.Name)
+	return sealed.open(secret, s.purpose(vaultID))
 }
 
-func (s slotRow) parseSealed(vaultID string) (*recipient, sealedKey, error) {
+func (s slotRow) parseSealed(vaultID string) (sealedKey, error) {
 	payload, err := parseSlot(s.value, sealedPrefix, s.Kind)
 	if err != nil || len(payload) < sha256.Size {
-		return nil, sealedKey{}, fmt.Errorf("%w: %w", ErrIntegrity, errEncoding)
+		return sealedKey{}, fmt.Errorf("%w: %w", ErrIntegrity, errEncoding)
 	}
 	body := payload[sha256.Size:]
-	// No key is in this sum: it tells a damaged slot from a mistyped secret, not from a forged slot. Forged ones are found
-	// when the rows are added up.
+	// No key is in this sum: it tells a damaged slot from a mistyped secret, not from a forged slot.
 	if slotSum(vaultID, s.Name, body) != [sha256.Size]byte(payload) {
-		return nil, sealedKey{}, fmt.Errorf("%w: it is damaged", ErrIntegrity)
+		return sealedKey{}, fmt.Errorf("%w: it is damaged", ErrIntegrity)
 	}
-	r := readLP(body)
-	to, sealed := readSealed(r)
-	if to == nil || r.done() != nil || to.kind != s.Kind {
-		return nil, sealedKey{}, fmt.Errorf("%w: %w", ErrIntegrity, errEncoding)
+	sealed, err := readSealed(readLP(body))
+	if err != nil || sealed.how.kind != s.Kind {
+		return sealedKey{}, fmt.Errorf("%w: %w", ErrIntegrity, errEncoding)
 	}
-	return to, sealed, nil
+	return sealed, nil
 }
 
 func slotSum(vaultID, name string, body []byte) [sha256.Size]byte {
-	return sha256.Sum256(newLP(nil, 4).text("sb/slot/sum/v2").text(vaultID).text(name).bytes(body))
-}
-
-// appendSealed writes a list of a recipient and what is sealed to it.
-func appendSealed(dst []byte, to *recipient, sealed sealedKey) []byte {
-	b, mark := newLP(dst, 3).nest(recipientFields)
-	return to.appendTo(b).endNest(mark).bytes(sealed.ephemeral).bytes(sealed.box)
-}
-
-// readSealed returns nil for a list that is not what appendSealed writes, as far as it was read.
-func readSealed(r *lpReader) (*recipient, sealedKey) {
-	to := readRecipient(r.nested())
-	sealed := sealedKey{ephemeral: r.fixed(publicSize), box: r.fixed(sealedSize)}
-	if r.bad {
-		return nil, sealedKey{}
-	}
-	return to, sealed
+	return sha256.Sum256(newLP(nil, 4).text("sb/slot/sum/v1").text(vaultID).text(name).bytes(body))
 }
 
 func appendSlot(dst []byte, prefix, kind string, payload []byte) []byte {

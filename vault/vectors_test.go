@@ -319,7 +319,7 @@ func TestVectors(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if diff := cmp.Diff(want, ring, cmp.AllowUnexported(keyring{}, dataKey{}, recipient{}, cost{}), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(want, ring, cmp.AllowUnexported(keyring{}, dataKey{}, recipient{}, derivation{}, cost{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("keyring (-want +got):\n%s", diff)
 		}
 	}
