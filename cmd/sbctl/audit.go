@@ -18,6 +18,8 @@ type auditCmd struct {
 	Check  auditCheckCmd  `cmd:"" help:"Look for a subject that got what another was just denied"`
 	Head   auditHeadCmd   `cmd:"" help:"Show what to keep elsewhere to verify against later"`
 	Export auditExportCmd `cmd:"" help:"Write the log for other programs"`
+	Bundle auditBundleCmd `cmd:"" help:"Write a part of the log as one file that a stranger can verify"`
+	Prune  auditPruneCmd  `cmd:"" help:"Reduce old segments, of which you hold a copy, to their ends"`
 }
 
 // Help is the manual of audit.
@@ -37,6 +39,9 @@ type auditFilter struct {
 }
 
 func (f auditFilter) request(doing string, now time.Time) (*operatorv1.ReadAuditRequest, error) {
+	if err := f.checkKind(doing); err != nil {
+		return nil, err
+	}
 	since, err := pastMillis(doing, "--since", f.Since, now)
 	if err != nil {
 		return nil, err

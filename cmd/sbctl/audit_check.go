@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"time"
@@ -30,7 +31,7 @@ afterwards: what it looks like when an agent asks a colleague. A finding is a
 reason to look, no proof. Whether the log is intact is for "audit verify".
 
 The exit code is 0 when there is nothing, 2 when there are findings, 1 when the
-input is no log.
+input is no log, or the command is mistyped.
 
 Examples:
   sbctl audit check
@@ -53,6 +54,19 @@ type findingView struct {
 
 // Run checks.
 func (c auditCheckCmd) Run(ctx context.Context, a *app) error {
+	return invalidIsOne(c.check(ctx, a))
+}
+
+// invalidIsOne gives refused input the exit code that it has here, because the
+// usual one says that there are findings.
+func invalidIsOne(err error) error {
+	if refused, ok := errors.AsType[*failure](err); ok && refused.exit == wire.ExitUsage {
+		refused.exit = checkInvalid
+	}
+	return err
+}
+
+func (c auditCheckCmd) check(ctx context.Context, a *app) error {
 	const doing = "checking the log"
 	if c.Window < 0 {
 		return refuse(doing, "--window is not negative")

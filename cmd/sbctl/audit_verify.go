@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
-	"strings"
+	"os"
+	"time"
 
 	"subjectbroker/audit/verify"
 	"subjectbroker/cmd/sbctl/internal/ui"
@@ -16,16 +16,18 @@ import (
 
 type auditVerifyCmd struct {
 	Genesis       string `placeholder:"FP" help:"Fingerprint of the log's first entry, as init or audit head printed it."`
-	Expect        string `placeholder:"SEQ:HASH" help:"An entry that the log must contain, as audit head printed it."`
+	Expect        string `placeholder:"SEQ:HASH|FILE" help:"An entry that the log must contain, as audit head printed it, or a file with such heads, one in JSON a line."`
 	AllSignatures bool   `help:"Check every signature, not only those that vouch for a whole segment."`
-	Dir           string `arg:"" optional:"" help:"Directory of a log; without it the log of the daemon, against the daemon's word."`
+	Dir           string `arg:"" optional:"" name:"log" help:"Directory of a log, or a bundle; without it the log of the daemon, against the daemon's word."`
 }
 
 // Help is the manual of audit verify.
 func (auditVerifyCmd) Help() string {
 	return `Reads the files itself, with code that shares nothing with the writer. A key found
 in the log is never taken at its word: the log is held against the daemon, or
-against what you noted earlier.
+against what you noted earlier. A file that --expect names is what headFile and
+headCommand keep, or what you collected from "audit head -o json"; its last line
+counts, with its genesis.
 
 The exit code is 0 when the log is intact and held against something, 1 when it
 is consistent but nothing says whose it is, 5 when anything was changed; then the
@@ -33,7 +35,9 @@ first bad entry is named.
 
 Examples:
   sbctl audit verify
-  sbctl audit verify --genesis FP --expect 4711:HASH /backup/audit`
+  sbctl audit verify --genesis FP --expect 4711:HASH /backup/audit
+  sbctl audit verify --expect /mnt/usb/head.json
+  sbctl audit verify --genesis FP january.tar`
 }
 
 type verifyView struct {
@@ -49,7 +53,21 @@ type verifyView struct {
 	Anchors    []string    `json:"anchors"`
 	Notes      []string    `json:"notes"`
 	Pruned     []pruneView `json:"pruned"`
+	Origin     *originView `json:"origin,omitempty"` // the older log in whose place it was begun
+	Bundle     *spanView   `json:"bundle,omitempty"` // what a bundle is of
 	Fault      *faultView  `json:"fault,omitempty"`
+}
+
+type spanView struct {
+	Since    string   `json:"since,omitempty"`
+	Until    string   `json:"until,omitempty"`
+	Segments []uint32 `json:"segments"` // those that are in it whole
+}
+
+type originView struct {
+	Cause string `json:"cause"`
+	Seq   uint64 `json:"seq"`
+	Hash  string `json:"hash,omitempty"`
 }
 
 type pruneView struct {
@@ -70,12 +88,14 @@ func (c auditVerifyCmd) Run(ctx context.Context, a *app) error {
 	const doing = "verifying the log"
 	options := verify.Options{Genesis: c.Genesis, AllSignatures: c.AllSignatures}
 	if c.Expect != "" {
-		seq, hash, _ := strings.Cut(c.Expect, ":")
-		n, err := strconv.ParseUint(seq, 10, 64)
+		point, genesis, err := expectation(doing, c.Expect)
 		if err != nil {
-			return refuse(doing, "--expect is SEQ:HASH, as `sbctl audit head -q` prints it")
+			return err
 		}
-		options.Expect = &verify.Point{Seq: n, Hash: hash}
+		options.Expect = &point
+		if options.Genesis == "" {
+			options.Genesis = genesis
+		}
 	}
 	dir, err := c.locate(ctx, a, doing, &options)
 	if err != nil {
@@ -83,7 +103,11 @@ func (c auditVerifyCmd) Run(ctx context.Context, a *app) error {
 	}
 	progress := ui.NewProgress(a.stderr, "verifying")
 	options.Progress = progress.Show
-	report, err := verify.Dir(ctx, dir, options)
+	read := verify.Dir
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		read = verify.Bundle
+	}
+	report, err := read(ctx, dir, options)
 	progress.Done()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -113,7 +137,7 @@ func (c auditVerifyCmd) locate(ctx context.Context, a *app, doing string, option
 	}
 	head, err := a.auditHead(ctx, doing)
 	if err == nil {
-		options.Head = &verify.Head{Genesis: head.GetGenesis(), VaultID: head.GetVaultId(), Seq: head.GetSeq(), Hash: head.GetHash()}
+		options.Head = headOf(head)
 		return head.GetDir(), nil
 	}
 	if c.Genesis == "" && c.Expect == "" {
@@ -142,6 +166,12 @@ func verifyObject(dir string, report *verify.Report) ui.Object {
 	if f := report.Fault; f != nil {
 		view.Result, view.Fault = "fault", &faultView{f.Seq, f.Segment, f.File, f.Problem}
 	}
+	if o := report.Origin; o != nil {
+		view.Origin = &originView{o.Cause, o.Last.Seq, o.Last.Hash}
+	}
+	if b := report.Bundle; b != nil {
+		view.Bundle = &spanView{stampOf(b.Since), stampOf(b.Until), append([]uint32{}, b.Whole...)}
+	}
 	fields := []ui.Field{
 		{Name: "result", Value: report.String()},
 		{Name: "genesis", Value: report.Genesis},
@@ -149,9 +179,19 @@ func verifyObject(dir string, report *verify.Report) ui.Object {
 	if report.Last.Hash != "" { // a log with a fault has no head to keep
 		fields = append(fields, ui.Field{Name: "head", Value: fmt.Sprintf("%d:%s", report.Last.Seq, report.Last.Hash)})
 	}
+	if b := report.Bundle; b != nil {
+		fields = append(fields, ui.Field{Name: "bundle", Value: fmt.Sprintf("%d segments whole, the ends of %d", len(b.Whole), len(b.Stubs))})
+	}
 	fields = append(fields, ui.Field{Name: "signatures", Value: fmt.Sprintf("%d checked", report.Signatures)})
 	for _, note := range report.Notes {
 		fields = append(fields, ui.Field{Name: "note", Value: note})
 	}
 	return ui.Object{ID: view.Result, Fields: fields, Value: view}
+}
+
+func stampOf(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return ui.Stamp(at.UnixMilli())
 }

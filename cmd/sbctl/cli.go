@@ -272,7 +272,11 @@ func usage(root *kong.Node, args []string, err error) error {
 			what = fmt.Sprintf("missing %s, or a command: %s", strings.ToUpper(usual.Positional[0].Name), strings.Join(commandNames(node), ", "))
 		}
 	}
-	return refuse(doing, "%s", what).withHint("%s --help", strings.Join(manual.Path(help), " "))
+	refused := refuse(doing, "%s", what).withHint("%s --help", strings.Join(manual.Path(help), " "))
+	if full == "sbctl audit check" {
+		return invalidIsOne(refused)
+	}
+	return refused
 }
 
 // plainName is an argument or flag as a person writes it: AGENT for [<agent>].

@@ -95,6 +95,8 @@ func (a *app) names(ctx context.Context) complete.Names {
 			return a.heldCapabilities(ctx, typed[0])
 		case sort == "id" && noun == "runs":
 			return a.runNames(ctx)
+		case sort == "k" && noun == "audit":
+			return kindCandidates()
 		}
 		return nil
 	}
@@ -143,6 +145,14 @@ func (a *app) runNames(ctx context.Context) []complete.Candidate {
 	var found []complete.Candidate
 	for _, r := range got.GetRuns() {
 		found = append(found, complete.Candidate{Word: r.GetRunId(), Help: r.GetSubject()})
+	}
+	return found
+}
+
+func kindCandidates() []complete.Candidate {
+	var found []complete.Candidate
+	for _, pattern := range kindPatterns() {
+		found = append(found, complete.Candidate{Word: pattern})
 	}
 	return found
 }

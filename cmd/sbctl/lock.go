@@ -102,7 +102,7 @@ type panicCmd struct{}
 // Help is the manual of panic.
 func (panicCmd) Help() string {
 	return `Does not ask. Every subject is disabled and every run ended; "unlock" and then
-"subject enable" for each take it back.
+"subject enable" with their names take it back.
 
 Examples:
   sbctl panic`
@@ -121,8 +121,8 @@ func (panicCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	again := []string{a.paste("unlock")}
-	for _, subject := range got.GetSubjects() {
-		again = append(again, a.paste("subject", "enable", subject))
+	if len(got.GetSubjects()) > 0 {
+		again = append(again, a.paste(append([]string{"subject", "enable"}, got.GetSubjects()...)...))
 	}
 	a.done("to take it back: %s", strings.Join(again, " && "))
 	return a.out.Object(ui.Object{

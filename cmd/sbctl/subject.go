@@ -66,38 +66,64 @@ func (c subjectSetCmd) Run(ctx context.Context, a *app) error {
 }
 
 type subjectDisableCmd struct {
-	Subject string `arg:"" help:"Name of the subject."`
+	Subjects []string `arg:"" name:"subject" help:"Names of subjects."`
 }
 
 // Help is the manual of subject disable.
 func (subjectDisableCmd) Help() string {
 	return `Takes effect at once: open runs end, the next request is denied. Grants stay and
-hold again after "subject enable".
+hold again after "subject enable". Of several names, one that does not exist
+stops none of the others.
 
 Examples:
-  sbctl subject disable worker`
+  sbctl subject disable worker
+  sbctl subject disable worker colleague`
 }
 
-// Run disables a subject.
+// Run disables subjects.
 func (c subjectDisableCmd) Run(ctx context.Context, a *app) error {
-	enabled := false
-	return a.setSubject(ctx, "disabling subject "+c.Subject, &operatorv1.SetSubjectRequest{Name: c.Subject, Enabled: &enabled})
+	return a.switchSubjects(ctx, "disabling subject ", c.Subjects, false)
 }
 
 type subjectEnableCmd struct {
-	Subject string `arg:"" help:"Name of the subject."`
+	Subjects []string `arg:"" name:"subject" help:"Names of subjects."`
 }
 
 // Help is the manual of subject enable.
 func (subjectEnableCmd) Help() string {
 	return `Examples:
-  sbctl subject enable worker`
+  sbctl subject enable worker
+  sbctl subject enable worker colleague`
 }
 
-// Run enables a subject.
+// Run enables subjects.
 func (c subjectEnableCmd) Run(ctx context.Context, a *app) error {
-	enabled := true
-	return a.setSubject(ctx, "enabling subject "+c.Subject, &operatorv1.SetSubjectRequest{Name: c.Subject, Enabled: &enabled})
+	return a.switchSubjects(ctx, "enabling subject ", c.Subjects, true)
+}
+
+// switchSubjects enables or disables each of names; it goes on after a failure
+// and returns the first. One subject is shown by itself, several as a list.
+func (a *app) switchSubjects(ctx context.Context, doing string, names []string, enabled bool) error {
+	if len(names) == 1 {
+		return a.setSubject(ctx, doing+names[0], &operatorv1.SetSubjectRequest{Name: names[0], Enabled: &enabled})
+	}
+	var changed []*operatorv1.Subject
+	var first error
+	for _, name := range names {
+		got, err := call(ctx, a, doing+name, &operatorv1.SetSubjectRequest{Name: name, Enabled: &enabled}, operatorv1.OperatorServiceClient.SetSubject)
+		switch {
+		case err == nil:
+			changed = append(changed, got.GetSubject())
+		case first == nil:
+			first = err
+		default:
+			a.say("%v", err)
+		}
+	}
+	if err := a.out.List(a.subjectList(changed)); err != nil {
+		return err
+	}
+	return first
 }
 
 func (a *app) setSubject(ctx context.Context, doing string, request *operatorv1.SetSubjectRequest) error {
@@ -126,6 +152,10 @@ func (subjectListCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	return a.list(a.subjectList(subjects), "there are no subjects")
+}
+
+func (a *app) subjectList(subjects []*operatorv1.Subject) ui.List {
 	list := ui.List{Head: []string{"SUBJECT", "ENABLED", "MIN TIER", "GRANTS", "RUNS", "CREATED"}}
 	views := make([]subjectView, 0, len(subjects))
 	for _, s := range subjects {
@@ -136,7 +166,7 @@ func (subjectListCmd) Run(ctx context.Context, a *app) error {
 		views = append(views, viewSubject(s))
 	}
 	list.Items = views
-	return a.list(list, "there are no subjects")
+	return list
 }
 
 // subjects are all subjects, sorted by name.

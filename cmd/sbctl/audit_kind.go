@@ -1,0 +1,48 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"subjectbroker/cmd/sbctl/internal/nearest"
+)
+
+// entryKinds are the kinds of entries that this build writes, or wrote when it
+// was older: a filter for any other would silently find nothing.
+var entryKinds = []string{
+	"acquire", "audit.pruned", "auth", "authz", "explain",
+	"grant.create", "grant.deny", "grant.replace", "grant.revoke",
+	"key.handover", "key.rekey", "key.rewrap", "key.rotate", "key.slot_add", "key.slot_remove", "key.slot_test",
+	"list", "op.applied", "op.intent", "op.not_applied",
+	"operator.apply", "operator.clock", "operator.export", "operator.panic", "operator.prune", "operator.read", "operator.refuse", "operator.watch",
+	"recovered", "release.withheld",
+	"resource.add", "resource.change", "resource.get", "resource.put", "resource.remove", "resource.repin", "resource.revert",
+	"run.end", "run.open", "run.report", "run.watch", "segment.opened",
+	"subject.add", "subject.disable", "subject.enable", "subject.remove", "subject.set", "suppressed",
+	"vault.accept", "vault.backup", "vault.close", "vault.create", "vault.lock", "vault.migrate", "vault.open", "vault.purge", "vault.unlock",
+}
+
+// kindPatterns are what --kind takes: each kind, and each family with ".*".
+func kindPatterns() []string {
+	var patterns []string
+	for _, kind := range entryKinds {
+		if family, _, found := strings.Cut(kind, "."); found && !slices.Contains(patterns, family+".*") {
+			patterns = append(patterns, family+".*")
+		}
+		patterns = append(patterns, kind)
+	}
+	return patterns
+}
+
+// checkKind refuses a kind that no entry has.
+func (f auditFilter) checkKind(doing string) error {
+	patterns := kindPatterns()
+	if f.Kind == "" || slices.Contains(patterns, f.Kind) {
+		return nil
+	}
+	refused := refuse(doing, "no entry is of kind %q", f.Kind)
+	if near, ok := nearest.Name(f.Kind, patterns); ok {
+		refused.what += ", did you mean " + near + "?"
+	}
+	return refused.withHint("sbctl audit list --help")
+}
