@@ -22,8 +22,10 @@ type Config struct {
 	// too.
 	ReadOnly bool
 
-	// step is called between the steps of Create by tests that crash there.
+	// step is called between the steps of Create, and of changes of keys, by tests that crash there.
 	step func(name string)
+	// cost is that of new passphrases, which tests lower.
+	cost cost
 }
 
 // KeySource keeps one 32-byte slot key outside the vault, which wraps the root key. Calls may block until their context
@@ -60,6 +62,9 @@ func (c *Config) check(needKeys bool) error {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.cost == (cost{}) {
+		c.cost = newCost
 	}
 	if c.step == nil {
 		c.step = func(string) {}

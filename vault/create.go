@@ -20,7 +20,7 @@ const (
 )
 
 // Fresh reports whether a first start may make a vault at file. It may not when one is there (false, nil), and it must not
-// when one was there: ErrMissing when the file is empty, or when it is gone while a key or a log beside it exist.
+// when one was there: ErrMissing when the file is empty, or when it is gone while a key, a log or FILE.compact beside it exist.
 // Files ending in .new are what an interrupted first start left, and no evidence.
 func Fresh(file string) (bool, error) {
 	info, err := os.Lstat(file)
@@ -33,7 +33,7 @@ func Fresh(file string) (bool, error) {
 		return false, err
 	}
 	dir := filepath.Dir(file)
-	for _, name := range []string{secretKey, auditKey} {
+	for _, name := range []string{secretKey, auditKey, filepath.Base(file) + compactSuffix} {
 		found, err := exists(filepath.Join(dir, name))
 		if err != nil {
 			return false, err

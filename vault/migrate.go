@@ -32,11 +32,15 @@ func (v *Vault) Migrate(j Journal) (migrated bool, err error) {
 
 // keepOld copies the file, of which no transaction runs. A copy that is there is of an attempt that came to nothing.
 func (v *Vault) keepOld(schema uint32) error {
-	to := v.cfg.File + ".schema" + strconv.FormatUint(uint64(schema), 10)
-	if err := copyFile(v.cfg.File, to, v.cfg.step); err != nil {
+	if err := copyFile(v.cfg.File, v.keptFile(schema), v.cfg.step); err != nil {
 		return fmt.Errorf("keeping a copy: %w", err)
 	}
 	return nil
+}
+
+// keptFile names the copy of a vault of an older schema.
+func (v *Vault) keptFile(schema uint32) string {
+	return v.cfg.File + ".schema" + strconv.FormatUint(uint64(schema), 10)
 }
 
 // copyFile makes a durable copy of mode 0600 that replaces what was there.

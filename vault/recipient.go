@@ -118,11 +118,11 @@ func readRecipient(list *lpReader) (recipient, error) {
 }
 
 // newPassphrase makes the recipient a passphrase stands for. It takes its time.
-func newPassphrase(passphrase []byte) (recipient, error) {
+func newPassphrase(passphrase []byte, c cost) (recipient, error) {
 	if len(passphrase) == 0 {
 		return recipient{}, fmt.Errorf("%w: an empty passphrase", ErrInvalid)
 	}
-	r := recipient{derivation: derivation{kind: kindPassphrase, salt: make([]byte, saltSize), cost: newCost}}
+	r := recipient{derivation: derivation{kind: kindPassphrase, salt: make([]byte, saltSize), cost: c}}
 	rand.Read(r.salt) // never fails: the program ends instead
 	private, err := r.private(passphrase)
 	if err != nil {

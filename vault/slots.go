@@ -139,7 +139,7 @@ func (v *Vault) AddPassphrase(j Journal, p Secret) (Slot, error) {
 		if err := v.mayAdd(kindPassphrase); err != nil {
 			return Slot{}, err
 		}
-		to, err := newPassphrase(p)
+		to, err := newPassphrase(p, v.cfg.cost)
 		if err != nil {
 			return Slot{}, err
 		}

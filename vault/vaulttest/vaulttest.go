@@ -61,6 +61,9 @@ func Put(t testing.TB, v *vault.Vault, name, kind, content string) vault.Record 
 
 // Keys is a key source in memory. The zero value is empty and ready; it is safe for concurrent use.
 type Keys struct {
+	// As is the kind it passes for; empty: file.
+	As string
+
 	mu   sync.Mutex
 	keys map[string][]byte
 	err  error
@@ -88,8 +91,20 @@ func (k *Keys) Only() []byte {
 	return nil
 }
 
-// Kind implements vault.KeySource: it passes for a file.
-func (k *Keys) Kind() string { return "file" }
+// Kind implements vault.KeySource.
+func (k *Keys) Kind() string {
+	if k.As != "" {
+		return k.As
+	}
+	return "file"
+}
+
+// Empty reports whether no key is stored.
+func (k *Keys) Empty() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.keys) == 0
+}
 
 // Load implements vault.KeySource.
 func (k *Keys) Load(_ context.Context, vaultID string) ([]byte, error) {
