@@ -281,7 +281,11 @@ func (f *fakeOperator) GetResource(_ context.Context, q *operatorv1.GetResourceR
 func (f *fakeOperator) RemoveResource(_ context.Context, q *operatorv1.RemoveResourceRequest) (*operatorv1.RemoveResourceResponse, error) {
 	delete(f.resources, q.GetName())
 	gone := f.dropGrants(func(g *operatorv1.Grant) bool { return resourceOf(g.GetCapability()) == q.GetName() })
-	return &operatorv1.RemoveResourceResponse{RevokedGrantIds: grantIDs(gone)}, nil
+	response := &operatorv1.RemoveResourceResponse{RevokedGrantIds: grantIDs(gone), Overwritten: q.GetPurge()}
+	if q.GetPurge() {
+		response.Backups = f.keys.backups
+	}
+	return response, nil
 }
 
 func (f *fakeOperator) dropGrants(match func(*operatorv1.Grant) bool) (gone []*operatorv1.Grant) {

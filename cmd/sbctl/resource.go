@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -180,19 +181,28 @@ func (c resourceRmCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.removeResource(ctx, doing, got)
+	return a.removeResource(ctx, doing, got, false)
 }
 
 type removedView struct {
-	ResourceID string   `json:"resourceId,omitempty"`
-	SubjectID  string   `json:"subjectId,omitempty"`
-	Removed    bool     `json:"removed"`
-	Revoked    []string `json:"revokedGrantIds"`
-	EndedRuns  *uint32  `json:"endedRuns,omitempty"`
+	ResourceID string     `json:"resourceId,omitempty"`
+	SubjectID  string     `json:"subjectId,omitempty"`
+	Removed    bool       `json:"removed"`
+	Revoked    []string   `json:"revokedGrantIds"`
+	EndedRuns  *uint32    `json:"endedRuns,omitempty"`
+	Purge      *purgeView `json:"purge,omitempty"`
 }
 
+type purgeView struct {
+	Overwritten bool         `json:"overwritten"`
+	Backups     []backupView `json:"backups"`
+}
+
+// purgePatience bounds a removal that writes the whole vault anew.
+const purgePatience = 5 * time.Minute
+
 // removeResource asks, saying what will be lost, and removes.
-func (a *app) removeResource(ctx context.Context, doing string, got *operatorv1.GetResourceResponse) error {
+func (a *app) removeResource(ctx context.Context, doing string, got *operatorv1.GetResourceResponse, purge bool) error {
 	name := got.GetResource().GetName()
 	what := fmt.Sprintf("Remove %s with %s", name, count(len(got.GetVersions()), "version"))
 	if got.GetResource().GetType() == typeFile {
@@ -201,21 +211,41 @@ func (a *app) removeResource(ctx context.Context, doing string, got *operatorv1.
 	if exact := exactGrants(got.GetGrants(), name); exact > 0 {
 		what += fmt.Sprintf(" and revoke %s", count(exact, "grant"))
 	}
+	if purge {
+		what += ", and write the vault's file anew"
+	}
 	if err := a.confirm(ctx, doing, what+"?"); err != nil {
 		return err
 	}
-	removed, err := call(ctx, a, doing, &operatorv1.RemoveResourceRequest{Name: name}, operatorv1.OperatorServiceClient.RemoveResource)
+	patient := patience
+	if purge {
+		patient = purgePatience
+	}
+	removed, err := callWithin(ctx, a, patient, doing, &operatorv1.RemoveResourceRequest{Name: name, Purge: purge}, operatorv1.OperatorServiceClient.RemoveResource)
 	if err != nil {
 		return err
 	}
-	return a.out.Object(ui.Object{
-		ID: name,
-		Fields: []ui.Field{
-			{Name: "removed", Value: name},
-			{Name: "revoked", Value: strings.Join(removed.GetRevokedGrantIds(), ", ")},
-		},
-		Value: removedView{ResourceID: name, Removed: true, Revoked: append([]string{}, removed.GetRevokedGrantIds()...)},
-	})
+	view := removedView{ResourceID: name, Removed: true, Revoked: append([]string{}, removed.GetRevokedGrantIds()...)}
+	fields := []ui.Field{
+		{Name: "removed", Value: name},
+		{Name: "revoked", Value: strings.Join(removed.GetRevokedGrantIds(), ", ")},
+	}
+	if purge {
+		view.Purge = &purgeView{removed.GetOverwritten(), viewBackups(removed.GetBackups())}
+		fields = append(fields, ui.Field{Name: "purged", Value: purgeWords(removed.GetOverwritten())})
+		a.done("snapshots, copy-on-write file systems and spare blocks of a flash disk may still hold it, sealed: if it is a credential, change it where it is used")
+	}
+	if err := a.out.Object(ui.Object{ID: name, Fields: fields, Value: view}); err != nil {
+		return err
+	}
+	return a.out.Section("Backups that may still hold it", backupHead, a.backupRows(removed.GetBackups()))
+}
+
+func purgeWords(overwritten bool) string {
+	if overwritten {
+		return "the vault's file was written anew, and the old one overwritten"
+	}
+	return "the vault's file was written anew; the old one could not be overwritten and was only removed"
 }
 
 // exactGrants is how many grants name the resource itself and no pattern.

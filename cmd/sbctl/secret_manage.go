@@ -2,12 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 
-	"subjectbroker/cmd/sbctl/internal/content"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
@@ -145,7 +141,8 @@ func (c secretRevertCmd) Run(ctx context.Context, a *app) error {
 }
 
 type secretRmCmd struct {
-	Name string `arg:"" help:"Name of the resource."`
+	Name  string `arg:"" help:"Name of the resource."`
+	Purge bool   `help:"Also remove the sealed bytes from the vault's file, as far as the medium allows."`
 }
 
 // Help is the manual of secret rm.
@@ -153,8 +150,15 @@ func (secretRmCmd) Help() string {
 	return `Removes the name, all its versions, and the grants that name it exactly. A new
 one of the same name inherits nothing but patterns. Asks first, or needs --yes.
 
+What was removed stays in free pages of the vault's file, sealed, until it is
+written over. --purge writes a new file without it, and without whatever was
+removed before, and overwrites the old file. Backups that were made while it was
+there are listed: they still hold it. So may snapshots, copy-on-write file
+systems and the spare blocks of a flash disk, which nothing can overwrite.
+
 Examples:
-  sbctl secret rm old.token`
+  sbctl secret rm old.token
+  sbctl secret rm leaked.key --purge`
 }
 
 // Run removes a name.
@@ -167,87 +171,5 @@ func (c secretRmCmd) Run(ctx context.Context, a *app) error {
 	if got.GetResource().GetType() != typeSealed {
 		return refuse(doing, "it is a registered file, not a secret").withHint("sbctl resource rm %s", c.Name)
 	}
-	return a.removeResource(ctx, doing, got)
-}
-
-type secretExportCmd struct {
-	To     string `required:"" placeholder:"DIR" help:"Directory to write into; made when it does not exist."`
-	Reveal bool   `required:"" help:"Say that all content will lie there in clear."`
-}
-
-// Help is the manual of secret export.
-func (secretExportCmd) Help() string {
-	return `Writes the newest version of everything sealed, in clear, one file a name, mode
-0600. No file is overwritten. Every disclosure is recorded in the audit log.
-
-Examples:
-  sbctl secret export --to ~/exported --reveal`
-}
-
-type exportedView struct {
-	ResourceID string `json:"resourceId"`
-	Path       string `json:"path"`
-	Version    uint32 `json:"version"`
-	Bytes      int    `json:"bytes"`
-}
-
-// Run writes the files.
-func (c secretExportCmd) Run(ctx context.Context, a *app) error {
-	const doing = "exporting secrets"
-	resources, err := a.resources(ctx, doing)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(c.To, 0o700); err != nil {
-		return fail(err, doing)
-	}
-	root, err := os.OpenRoot(c.To)
-	if err != nil {
-		return fail(err, doing)
-	}
-	defer func() { _ = root.Close() }()
-	list := ui.List{Head: []string{"NAME", "VERSION", "SIZE", "FILE"}}
-	views := []exportedView{}
-	for _, r := range resources {
-		if r.GetType() != typeSealed || r.GetVersion() == 0 {
-			continue
-		}
-		got, err := call(ctx, a, "exporting "+r.GetName(), &operatorv1.GetSecretRequest{Name: r.GetName()}, operatorv1.OperatorServiceClient.GetSecret)
-		if err != nil {
-			return err
-		}
-		b := content.Bytes(got.GetContent())
-		view := exportedView{ResourceID: r.GetName(), Path: root.Name() + string(os.PathSeparator) + r.GetName(), Version: got.GetVersion(), Bytes: len(b)}
-		err = writeNew(root, r.GetName(), b)
-		b.Wipe()
-		if errors.Is(err, fs.ErrExist) {
-			return refuse("exporting "+r.GetName(), "%s exists already", view.Path)
-		}
-		if err != nil {
-			return fail(err, "exporting %s", r.GetName())
-		}
-		views = append(views, view)
-		list.IDs = append(list.IDs, view.ResourceID)
-		list.Rows = append(list.Rows, []string{view.ResourceID, fmt.Sprint(view.Version), ui.Size(uint64(view.Bytes)), view.Path})
-	}
-	list.Items = views
-	return a.out.List(list)
-}
-
-// writeNew writes a file that must not exist yet; half a file is removed.
-func writeNew(root *os.Root, name string, b content.Bytes) (err error) {
-	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if closeErr := file.Close(); err == nil {
-			err = closeErr
-		}
-		if err != nil {
-			_ = root.Remove(name)
-		}
-	}()
-	_, err = file.Write(b)
-	return err
+	return a.removeResource(ctx, doing, got, c.Purge)
 }
