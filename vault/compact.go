@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,7 +16,8 @@ import (
 const compactSuffix = ".compact"
 
 // Compact gives the vault a new file with the same rows, generation and state, and destroys the old one with everything
-// that was deleted or replaced in it. At whatever instant it is interrupted, FILE is a complete vault with the same rows:
+// that was deleted or replaced in it, and the copy that Migrate kept. At whatever instant it is interrupted, FILE is a complete
+// vault with the same rows:
 //
 //  1. the rows are copied to FILE.compact, which is synced and compared with FILE;
 //  2. the two exchange their names, and that is made durable. Where a file system cannot exchange, FILE.compact replaces FILE;
@@ -24,7 +26,7 @@ const compactSuffix = ".compact"
 //
 // Mutations wait for all of it, readers only for the second step.
 //
-// It reports whether the old file was overwritten where it lay: never on file systems that write changes elsewhere or that are not
+// It reports whether the old bytes were overwritten where they lay: never on file systems that write changes elsewhere or that are not
 // known to write in place. What a flash drive, a snapshot or a backup keeps below or beside the file system is out of reach.
 //
 // Errors: those of Mutate; ErrReplaced; ErrIntegrity and ErrDamaged for what it read; ErrBusy when the vault was reopened
@@ -51,7 +53,15 @@ func (v *Vault) compact() (bool, error) {
 	}
 	defer old.Close()
 	v.cfg.step("switched")
-	return v.destroy(v.compactFile(), old)
+	overwritten, err := v.destroy(v.compactFile(), old)
+	for n := uint32(1); n < schema; n++ {
+		kept := v.keptFile(n)
+		for _, path := range []string{kept + newSuffix, kept} {
+			too, more := v.destroyLeft(path)
+			overwritten, err = overwritten && too, and(err, more)
+		}
+	}
+	return overwritten, err
 }
 
 func (v *Vault) compactFile() string { return v.cfg.File + compactSuffix }
@@ -136,29 +146,33 @@ func (v *Vault) lockLife() {
 
 // finishCompact destroys what an interrupted Compact left. The caller knows that FILE is good.
 func (v *Vault) finishCompact() error {
-	path := v.compactFile()
+	_, err := v.destroyLeft(v.compactFile())
+	return err
+}
+
+// destroyLeft is destroy for a file that may be there or not.
+func (v *Vault) destroyLeft(path string) (overwritten bool, err error) {
 	info, err := os.Lstat(path)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return true, nil
 	case err != nil:
-		return err
+		return false, err
 	}
-	// Whichever file the interruption left under this name, it must be the other one that a power cut keeps under FILE.
+	// Whichever file an interruption left under this name, it must be the other one that a power cut keeps under FILE.
 	if err := syncDir(filepath.Dir(path)); err != nil {
-		return err
+		return false, err
 	}
 	if singleRegular(info) != nil {
 		// Not made here; what a link leads to is somebody else's.
-		return os.Remove(path)
+		return false, os.Remove(path)
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer f.Close()
-	_, err = v.destroy(path, f)
-	return err
+	return v.destroy(path, f)
 }
 
 // destroy overwrites a file and removes its name, if it still is this file's. It reports whether its bytes were
