@@ -49,6 +49,7 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 	}
 	e.SubjectID, e.ShimVersion = name, d.nameOrMask(req.GetShimVersion())
 	if d.locked() {
+		d.wanted()
 		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.VaultLocked), string(wire.VaultLocked))
 	}
 	r := &run{

@@ -3,110 +3,178 @@ package daemon
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-
-	"golang.org/x/sys/unix"
+	"os"
+	"strconv"
+	"strings"
 
 	"subjectbroker/audit/verify"
-	"subjectbroker/proto/place"
 	"subjectbroker/proto/wire"
-	"subjectbroker/vault"
 )
 
-// Check verifies config, vault and log offline and read-only, for `sbd check`.
-// The lines say what was verified, also when something later was not.
-func Check(ctx context.Context, cfg Config) (lines []string, err error) {
-	c := &checker{cfg: cfg}
-	err = c.run(ctx)
-	if err != nil {
-		return c.lines, asFault(err)
+// Check verifies config, vault with every content, signing key and log offline,
+// for `sbd check`. It changes nothing and proves it: everything in the home is
+// read before and after, and a difference is an error. expect is SEQ:HASH, or a
+// file with a head, that the log must contain; empty: nothing.
+//
+// What is wrong is a *Fault; a changed home is none.
+func Check(ctx context.Context, o Offline, expect string) error {
+	if err := o.check(ctx, expect); err != nil {
+		return asFault(err)
 	}
-	return c.lines, nil
-}
-
-type checker struct {
-	cfg   Config
-	lines []string
-}
-
-func (c *checker) say(format string, args ...any) {
-	c.lines = append(c.lines, fmt.Sprintf(format, args...))
-}
-
-func (c *checker) run(ctx context.Context) error {
-	home := c.cfg.Home
-	if err := checkHome(home); err != nil {
-		return err
-	}
-	if _, err := readConfig(home); err != nil {
-		return err
-	}
-	c.say("config: ok")
-	if err := idle(home); err != nil {
-		return err
-	}
-	if fresh, err := vault.Fresh(place.VaultFile(home)); err != nil {
-		return err
-	} else if fresh {
-		return fault(wire.VaultMissing, "%s holds no vault yet", home)
-	}
-	v, err := vault.OpenLocked(vault.Config{File: place.VaultFile(home), ReadOnly: true, Now: c.cfg.Now})
-	if err != nil {
-		return err
-	}
-	defer v.Close()
-	keys, err := sourceOf(v.KeyKind(), home, c.cfg.keychild())
-	if err != nil {
-		return err
-	}
-	if err := v.UnlockWith(ctx, keys); err != nil {
-		return err
-	}
-	if err := v.Verify(true, nil); err != nil {
-		return err
-	}
-	state := v.State()
-	c.say("vault: ok, generation %d, %d rows and every content", state.Generation, state.Count)
-	return c.log(ctx, state)
-}
-
-// log verifies the log against what the vault remembers of it.
-func (c *checker) log(ctx context.Context, state vault.State) error {
-	known := state.Checkpoint
-	if known == (vault.Checkpoint{}) {
-		c.say("audit: the log has not begun")
-		return nil
-	}
-	options := verify.Options{Expect: &verify.Point{Seq: known.Seq, Hash: hex.EncodeToString(known.Hash[:])}}
-	report, err := verify.Dir(ctx, place.AuditDir(c.cfg.Home), options)
-	if err != nil {
-		return fault(wire.AuditDamaged, "%w", err)
-	}
-	if report.Fault != nil {
-		return fault(wire.AuditDamaged, "%w", report.Fault)
-	}
-	// What start-up would say of an older vault beside this log.
-	if _, err := (&reconciliation{applied: report.Applied}).compare(state.Generation); err != nil {
-		return err
-	}
-	c.say("audit: ok, %d entries", report.Entries)
 	return nil
 }
 
-// idle makes sure that no daemon holds the home.
-func idle(home string) error {
-	file, err := openPlain(place.LockFile(home))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+func (o *Offline) check(ctx context.Context, expect string) error {
+	defer o.forgetSecret()
+	point, err := parseExpect(expect)
+	if err != nil {
+		return err
 	}
+	if err := checkHome(o.Home); err != nil {
+		return err
+	}
+	lock, err := idle(o.Home)
+	if err != nil {
+		return err
+	}
+	if lock != nil {
+		defer lock.Close() // a daemon that starts meanwhile is refused
+	}
+	before, err := inventory(ctx, o.Home, o.progress("files"))
 	if err != nil {
 		return fault(wire.HomeUnsafe, "%w", err)
 	}
-	defer file.Close()
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB); err != nil {
-		return fault(wire.AlreadyRunning, "an sbd holds %s: stop it before checking offline", home)
+	wrong := o.examineAll(ctx, point)
+	after, err := inventory(ctx, o.Home, o.progress("files, again"))
+	if err != nil {
+		return errors.Join(wrong, err)
+	}
+	if change := firstChange(before, after); change != "" {
+		o.say("changed: %s", change)
+		if wrong == nil {
+			wrong = fmt.Errorf("the home changed while it was checked: %s", change)
+		}
+		return wrong
+	}
+	o.say("unchanged: %d files", regular(after))
+	return wrong
+}
+
+// examineAll says what is well, and returns the first that is not.
+func (o *Offline) examineAll(ctx context.Context, expect *verify.Point) (err error) {
+	if err := notRestoring(o.Home); err != nil {
+		return err
+	}
+	x := &examination{}
+	if x.settings, err = readConfig(o.Home); err != nil {
+		return err
+	}
+	o.say("config: ok")
+	defer func() { err = errors.Join(err, x.close()) }()
+	if err := o.openedVault(ctx, x); err != nil {
+		return err
+	}
+	o.say("vault: ok, generation %d, %d rows and every content", x.state.Generation, x.state.Count)
+	for _, k := range x.keys {
+		o.say("key: the slot %s does not open: %v", k.kind, k.err)
+	}
+	if x.restored != nil {
+		return x.restored.refusal()
+	}
+	if err := o.examineLog(ctx, x, expect); err != nil {
+		return err
+	}
+	return o.examined(x, expect)
+}
+
+// examined judges vault, log and heads against each other.
+func (o *Offline) examined(x *examination, expect *verify.Point) error {
+	if err := x.broken(o.Home); err != nil {
+		return err
+	}
+	if err := x.older(); err != nil {
+		return err
+	}
+	if x.log.files == 0 {
+		o.say("audit: the log has not begun")
+	} else {
+		o.say("audit: ok, %d entries in %d files, up to entry %d, %s", x.log.report.Entries, x.log.files, x.log.report.Last.Seq, x.log.report.Last.Hash)
+	}
+	for _, note := range x.log.report.Notes {
+		o.say("audit: %s", note)
+	}
+	if n := len(x.log.report.Pruned); n > 0 {
+		o.say("audit: %d segments were pruned", n)
+	}
+	for _, line := range x.tidy() {
+		o.say("%s", line)
+	}
+	if err := x.behind(); err != nil {
+		return err
+	}
+	if x.head != nil {
+		o.say("head: the log holds entry %d, which %s knows", x.head.Seq, x.settings.head.file)
+	}
+	if expect != nil {
+		if err := x.log.contains(expect.Seq, expect.Hash, "--expect"); err != nil {
+			return err
+		}
+		if x.log.files == 0 {
+			return fault(wire.RollbackDetected, "the log has not begun, and --expect knows entry %d", expect.Seq)
+		}
+		if _, compared := x.log.hashes[expect.Seq]; !compared {
+			o.say("expect: entry %d was pruned and cannot be compared", expect.Seq)
+		} else {
+			o.say("expect: the log holds entry %d", expect.Seq)
+		}
 	}
 	return nil
+}
+
+// parseExpect reads SEQ:HASH, or a file with that or with a head as headFile
+// and `sbctl audit head -o json` write it; nil for nothing.
+func parseExpect(text string) (*verify.Point, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if p := parsePoint(text); p != nil {
+		return p, nil
+	}
+	raw, err := os.ReadFile(text)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault(wire.InvalidArgument, "--expect is SEQ:HASH, with 64 hex digits, or a file with a head; there is no file %s", text)
+	}
+	if err != nil {
+		return nil, fault(wire.InvalidArgument, "--expect: %w", err)
+	}
+	if p := parsePoint(strings.TrimSpace(string(raw))); p != nil {
+		return p, nil
+	}
+	var head struct {
+		Seq  uint64 `json:"seq"`
+		Hash string `json:"hash"`
+	}
+	if err := json.Unmarshal(raw, &head); err == nil {
+		if p := parsePoint(fmt.Sprintf("%d:%s", head.Seq, head.Hash)); p != nil {
+			return p, nil
+		}
+	}
+	return nil, fault(wire.InvalidArgument, "--expect: %s holds no head", text)
+}
+
+// parsePoint reads SEQ:HASH; nil for anything else.
+func parsePoint(text string) *verify.Point {
+	digits, hash, _ := strings.Cut(text, ":")
+	seq, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || seq == 0 || len(hash) != 64 {
+		return nil
+	}
+	if _, err := hex.DecodeString(hash); err != nil {
+		return nil
+	}
+	return &verify.Point{Seq: seq, Hash: strings.ToLower(hash)}
 }

@@ -77,7 +77,7 @@ type Daemon struct {
 
 	clock    *clock
 	vault    *vault.Vault
-	keys     vault.KeySource
+	keychild keysource.Command
 	current  atomic.Pointer[state]
 	ledger   atomic.Pointer[audit.Log]
 	changing changing
@@ -89,9 +89,14 @@ type Daemon struct {
 	correlate  atomic.Pointer[[32]byte] // key of mask; a random one until the first unlock
 	unlocking  sync.Mutex
 	locking    lockState
+	wanting    chan struct{} // somebody wants what a vault that waits for its key holds
+	upkeep     *upkeep
+	heads      *headKeeper
 
-	stopping chan struct{} // closed when the daemon begins to stop
-	failed   chan error    // first reason why it cannot go on
+	life     context.Context //nolint:containedctx // ends when the daemon begins to stop, and with it what waits for the world outside
+	endLife  context.CancelFunc
+	stopping <-chan struct{} // life's end
+	failed   chan error      // first reason why it cannot go on
 }
 
 // state is what is in force; empty while the vault is locked.
@@ -152,6 +157,9 @@ func open(ctx context.Context, cfg Config) (_ *Daemon, _ *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := sweepScratch(cfg.Home); err != nil {
+		return nil, nil, errors.Join(fault(wire.HomeUnsafe, "%w", err), lock.Close())
+	}
 	d := newDaemon(cfg, settings)
 	if err := checkPlaces(d.socketDir); err != nil {
 		return nil, nil, errors.Join(err, lock.Close())
@@ -187,9 +195,13 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d := &Daemon{
 		home: cfg.Home, socketDir: cfg.SocketDir, version: cfg.Version, logger: cfg.Logger,
 		maxContent: settings.maxContent, segmentSize: settings.segmentSize,
-		clock: newClock(cfg.Now), runs: newRuns(), hub: newHub(),
-		stopping: make(chan struct{}), failed: make(chan error, 1),
+		clock: newClock(cfg.Now), runs: newRuns(), hub: newHub(), keychild: cfg.keychild(),
+		wanting: make(chan struct{}, 1), failed: make(chan error, 1),
 	}
+	d.life, d.endLife = context.WithCancel(context.Background())
+	d.stopping = d.life.Done()
+	d.upkeep = newUpkeep()
+	d.heads = newHeadKeeper(settings.head, d.clock.now)
 	if d.socketDir == "" {
 		d.socketDir = settings.socketDir
 	}
@@ -213,8 +225,10 @@ func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, loc
 	tasks.Go(func() { brokerServer.run(socks.broker, served) })
 	tasks.Go(func() { operatorServer.run(socks.operator, served) })
 	tasks.Go(func() { d.tend(lock, rotate) })
+	tasks.Go(d.keepUp)
+	d.heads.start(d.log, d.stopping)
 	if d.locking.waiting() {
-		tasks.Go(func() { d.retryUnlock(ctx) })
+		tasks.Go(d.retryUnlock)
 	}
 	_, _ = systemd.SdNotify(false, systemd.SdNotifyReady)
 	if cfg.Ready != nil {
@@ -231,7 +245,7 @@ func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, loc
 		cfg.Stopping(err)
 	}
 	_, _ = systemd.SdNotify(false, systemd.SdNotifyStopping)
-	close(d.stopping)
+	d.endLife()
 	d.stop(brokerServer, operatorServer)
 	tasks.Wait()
 	return err
@@ -251,6 +265,7 @@ func (d *Daemon) stop(servers ...*server) {
 
 // close writes the last checkpoint and closes vault and log.
 func (d *Daemon) close() {
+	d.endLife()
 	if log := d.log(); log != nil {
 		if d.vault != nil && !d.locked() {
 			d.suppressed(d.clock.now())
@@ -260,6 +275,7 @@ func (d *Daemon) close() {
 		if err := log.Close(); err != nil {
 			d.logger.Warn("closing the audit log", "error", err)
 		}
+		d.heads.stop(log.Head())
 	}
 	if d.vault != nil {
 		if err := d.vault.Close(); err != nil {

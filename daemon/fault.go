@@ -14,6 +14,7 @@ import (
 type Fault struct {
 	Code wire.Reason
 	Err  error
+	Hint string // a command that mends it; may be empty
 }
 
 func (f *Fault) Error() string { return fmt.Sprintf("%s: %v", f.Code, f.Err) }

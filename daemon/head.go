@@ -52,9 +52,12 @@ func (h keptHead) line() []byte {
 	return append(line, '\n')
 }
 
-// position is what the log must contain.
-func (h keptHead) position() audit.Position {
-	p := audit.Position{Segment: h.Segment, Seq: h.Seq}
+// position is what the log must contain; nil for nil.
+func (h *keptHead) position() *audit.Position {
+	if h == nil {
+		return nil
+	}
+	p := &audit.Position{Segment: h.Segment, Seq: h.Seq}
 	_, _ = hex.Decode(p.Hash[:], []byte(h.Hash)) // parseHead has seen it
 	return p
 }

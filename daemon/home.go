@@ -17,7 +17,8 @@ import (
 )
 
 // openHome makes the home where it is absent and refuses one that another uid
-// could change: contract §2. Missing parents are made 0700.
+// could change: contract §2. Missing parents are made 0700. It refuses a home
+// in which a restore was interrupted.
 func openHome(home string) error {
 	if err := os.MkdirAll(filepath.Dir(home), 0o700); err != nil {
 		return fault(wire.HomeUnsafe, "making the home's parent: %w", err)
@@ -25,7 +26,10 @@ func openHome(home string) error {
 	if err := os.Mkdir(home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fault(wire.HomeUnsafe, "making the home: %w", err)
 	}
-	return checkHome(home)
+	if err := checkHome(home); err != nil {
+		return err
+	}
+	return notRestoring(home)
 }
 
 // checkHome is openHome for a home that must exist already.
@@ -58,6 +62,25 @@ func checkDir(dir string, mode fs.FileMode) error {
 	return nil
 }
 
+// checkFile wants a regular file of ours with exactly mode and one name.
+func checkFile(path string, mode fs.FileMode) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	switch stat := info.Sys().(*syscall.Stat_t); {
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file", path)
+	case int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to uid %d, not to uid %d", path, stat.Uid, os.Geteuid())
+	case info.Mode().Perm() != mode:
+		return fmt.Errorf("%s has mode %04o, not %04o", path, info.Mode().Perm(), mode)
+	case stat.Nlink != 1:
+		return fmt.Errorf("%s has %d names", path, stat.Nlink)
+	}
+	return nil
+}
+
 // checkParents refuses a path one of whose parents somebody else may write:
 // whoever can rename a parent can put another directory in its place. Sticky
 // directories are fine, because only the owner may rename there.
@@ -84,10 +107,12 @@ func checkParents(path string) error {
 	}
 }
 
+const openPlainFlags = unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+
 // openPlain opens a regular file for reading, without following a link in its
 // last component and without waiting for anybody at the other end of a FIFO.
 func openPlain(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	file, err := os.OpenFile(path, os.O_RDONLY|openPlainFlags, 0)
 	if err != nil {
 		return nil, err
 	}

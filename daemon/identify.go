@@ -61,6 +61,7 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 	refusal := wire.RunEnded
 	switch {
 	case d.locked():
+		d.wanted()
 		refusal = wire.VaultLocked
 	case ok && p.Alive() && d.entitled(r):
 		return r, nil

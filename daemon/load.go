@@ -18,11 +18,15 @@ const (
 	bucketSubjects = "subjects"
 	bucketGrants   = "grants"
 	bucketRevoked  = "revoked"
+	bucketBackups  = "backups"
 	bucketDaemon   = "daemon"
 )
 
-// rowLocked is there while the operator keeps the vault locked.
-const rowLocked = "locked"
+// Rows of bucketDaemon.
+const (
+	rowLocked = "locked" // there while the operator keeps the vault locked
+	rowPurge  = "purge"  // there from a removal that must leave nothing behind to the compaction that sees to it
+)
 
 // load reads what is in force from the vault. uses counts how often grants were
 // used; the state keeps it.

@@ -20,6 +20,9 @@ type change struct {
 	effects []*audit.Entry
 	// write changes the vault's rows. It may complete the effects.
 	write func(*vault.Tx) error
+	// commit, where it is set, is done instead of write: a mutation of the vault's
+	// own, such as of its keys.
+	commit func(vault.Journal) error
 	// restrict takes away, permit adds. Both run under state.mu for writing:
 	// restrict at the intent, so that nothing is released after it that should
 	// not be; permit when the change is durable and recorded.
@@ -47,6 +50,11 @@ type owed struct {
 func (d *Daemon) mutate(ctx context.Context, plan func(*state) (change, error)) error {
 	d.changing.mu.Lock()
 	defer d.changing.mu.Unlock()
+	return d.mutateLocked(ctx, plan)
+}
+
+// mutateLocked is mutate for callers that hold changing.mu.
+func (d *Daemon) mutateLocked(ctx context.Context, plan func(*state) (change, error)) error {
 	if d.locked() {
 		return wire.Deny(wire.VaultLocked)
 	}
@@ -62,7 +70,11 @@ func (d *Daemon) mutate(ctx context.Context, plan func(*state) (change, error)) 
 		return nil
 	}
 	j := &journal{ctx: ctx, d: d, change: c, st: st}
-	err = d.vault.Mutate(j, c.write)
+	if c.commit != nil {
+		err = c.commit(j)
+	} else {
+		err = d.vault.Mutate(j, c.write)
+	}
 	if err == nil {
 		if c.after != nil {
 			c.after()
@@ -125,6 +137,8 @@ func (j *journal) Applied(generation uint64, digest [32]byte) error {
 		j.d.changing.owed = &owed{entries: entries, permit: j.change.permit}
 		return err
 	}
+	durable, _ := j.d.log().Durable()
+	j.d.heads.changed(durable.Seq)
 	j.apply(j.change.permit)
 	return nil
 }

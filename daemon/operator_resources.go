@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -404,21 +405,42 @@ func (o operator) RemoveResource(ctx context.Context, req *operatorv1.RemoveReso
 	if err := checkName("name", name); err != nil {
 		return nil, err
 	}
-	var revoked []string
-	err := d.mutate(ctx, func(st *state) (change, error) {
-		if _, err := st.known(name); err != nil {
+	d.changing.mu.Lock()
+	defer d.changing.mu.Unlock()
+	response := &operatorv1.RemoveResourceResponse{}
+	var since time.Time
+	err := d.mutateLocked(ctx, func(st *state) (change, error) {
+		f, err := st.known(name)
+		if err != nil {
 			return change{}, err
 		}
+		if f.file && req.GetPurge() {
+			return change{}, refuse("%s is a registered file: its content is not in the vault", name)
+		}
+		since = f.created
 		gone := st.set.Exact(name)
-		revoked = grantIDs(gone)
+		response.RevokedGrantIds = grantIDs(gone)
 		c := o.removal(ctx, name, gone)
 		c.after = func() { d.hub.listChanged() }
+		if req.GetPurge() {
+			remove := c.write
+			c.write = func(tx *vault.Tx) error { return errors.Join(remove(tx), tx.Put(bucketDaemon, rowPurge, []byte{1})) }
+		}
 		return c, nil
 	})
-	if err != nil {
-		return nil, err
+	if err != nil || !req.GetPurge() {
+		return response, err
 	}
-	return &operatorv1.RemoveResourceResponse{RevokedGrantIds: revoked}, nil
+	if response.Overwritten, err = d.purgeLocked(ctx); err != nil {
+		d.upkeep.wake()
+		d.logger.Error("purging", "error", err)
+		return nil, &wire.Error{
+			Reason:  refusal(err).Reason,
+			Message: name + " was removed; its sealed bytes are still in the vault's file and are purged as soon as that can be done",
+		}
+	}
+	response.Backups, err = d.backups(since)
+	return response, err
 }
 
 // removal removes a resource and the grants that go with it.

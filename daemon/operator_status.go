@@ -11,6 +11,7 @@ import (
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
+	"subjectbroker/vault/keysource"
 )
 
 // Status answers whenever the daemon runs. It writes no entry.
@@ -27,6 +28,9 @@ func (o operator) Status(context.Context, *operatorv1.StatusRequest) (*operatorv
 	if mode != unlocked {
 		s.VaultCause = cause
 	}
+	s.Slots = slotMessages(d.vault.Slots())
+	_, s.RewrapLeft, _ = d.upkeep.progress()
+	s.HeadSeq, s.HeadCause = d.heads.status()
 	s.AuditState, s.AuditCause = d.auditHealth()
 	if log := d.log(); log != nil {
 		head := log.Head()
@@ -84,12 +88,22 @@ func (o operator) Lock(ctx context.Context, _ *operatorv1.LockRequest) (*operato
 	return &operatorv1.LockResponse{}, nil
 }
 
-// Unlock asks the recorded key source.
-func (o operator) Unlock(ctx context.Context, _ *operatorv1.UnlockRequest) (*operatorv1.UnlockResponse, error) {
+// Unlock asks the stores of slot keys, with time for a person at a prompt, or
+// takes what the operator brought.
+func (o operator) Unlock(ctx context.Context, req *operatorv1.UnlockRequest) (*operatorv1.UnlockResponse, error) {
+	d := o.d
+	sources := d.sources(keysource.InteractiveTimeout)
+	if slot := req.GetSlot(); slot != "" {
+		source, err := d.secretSource(slot, req.GetSecret())
+		if err != nil {
+			return nil, err
+		}
+		sources = []vault.KeySource{source}
+	}
 	e := o.entry(ctx, kindVaultUnlock)
-	if err := o.d.unlock(ctx, e); err != nil {
+	if err := d.unlock(ctx, sources, e); err != nil {
 		f := asFault(err)
-		o.d.logger.Warn("unlocking", "code", f.Code, "error", f.Err)
+		d.logger.Warn("unlocking", "code", f.Code, "error", f.Err)
 		return nil, &wire.Error{Reason: f.Code, Message: f.Err.Error()}
 	}
 	return &operatorv1.UnlockResponse{}, nil
@@ -148,7 +162,7 @@ func (d *Daemon) probes() []*operatorv1.Probe {
 	if d.locking.waiting() {
 		probes = append(probes, &operatorv1.Probe{Name: "key", Status: "fail", Summary: "the key source does not answer", Fix: "sbctl unlock"})
 	}
-	if d.vault.KeyKind() == "keychain" {
+	if d.vault.KeyKind() == keysource.KindKeychain {
 		probes = append(probes, &operatorv1.Probe{
 			Name: "key-source", Status: "ok",
 			Summary: "the key is in the OS keychain, which any process of this uid can ask",

@@ -111,21 +111,34 @@ func (d *Daemon) openVault(ctx context.Context, cfg Config, settings fileConfig)
 	if d.vault, err = vault.OpenLocked(config); err != nil {
 		return err
 	}
-	keys, err := sourceOf(d.vault.KeyKind(), d.home, cfg.keychild())
-	if err != nil {
-		return err
-	}
-	d.keys = keys
-	err = d.unlock(ctx, nil)
+	err = d.unlock(ctx, d.sources(keysource.Timeout), nil)
 	if errors.Is(err, errStaysLocked) {
 		return nil
 	}
-	if errors.Is(err, vault.ErrKeyNotAnswering) && (cfg.WaitKey || os.Getenv("NOTIFY_SOCKET") != "") {
+	waits := errors.Is(err, vault.ErrKeyNotAnswering) && (cfg.WaitKey || os.Getenv("NOTIFY_SOCKET") != "")
+	if waits || errors.Is(err, errNeedsPerson) {
 		d.locking.set(lockedWaiting, err.Error())
-		d.logger.Warn("starting locked: the key source does not answer", "source", keys.Kind())
+		d.logger.Warn("starting locked", "why", err.Error())
 		return nil
 	}
 	return err
+}
+
+// sources are the stores of the vault's slots that open without a person, in
+// the order in which they are tried. limit bounds one use of the keychain.
+func (d *Daemon) sources(limit time.Duration) []vault.KeySource {
+	var sources []vault.KeySource
+	for _, slot := range d.vault.Slots() {
+		if source, err := d.source(slot.Kind, limit); err == nil {
+			sources = append(sources, source)
+		}
+	}
+	return sources
+}
+
+// source is the store of slot keys of one kind; passphrase and recovery have none.
+func (d *Daemon) source(kind string, limit time.Duration) (vault.KeySource, error) {
+	return sourceOf(kind, d.home, d.keychild, limit)
 }
 
 // createVault makes the first vault and the log's genesis.
@@ -137,46 +150,45 @@ func (d *Daemon) createVault(ctx context.Context, cfg Config, settings fileConfi
 	var err error
 	if choice == "" || choice == "auto" {
 		var why error
-		d.keys, why = keysource.Auto(ctx, keysource.Keychain(cfg.keychild(), keysource.Timeout), keysource.File(place.KeyFile(d.home)))
+		config.Keys, why = keysource.Auto(ctx, keysource.Keychain(cfg.keychild(), keysource.Timeout), keysource.File(place.KeyFile(d.home)))
 		if why != nil {
 			d.logger.Info("the keychain cannot be used, the key is kept in a file", "why", why.Error())
 		}
 	} else {
-		d.keys, err = sourceOf(choice, d.home, cfg.keychild())
+		config.Keys, err = d.source(choice, keysource.Timeout)
 	}
 	if err != nil {
 		return err
 	}
-	config.Keys = d.keys
 	if d.vault, err = vault.Create(ctx, config); err != nil {
 		return err
 	}
 	return d.enter(false)
 }
 
-// sourceOf is the key source of a kind.
-func sourceOf(kind, home string, child keysource.Command) (vault.KeySource, error) {
+// sourceOf is the store of slot keys of a kind.
+func sourceOf(kind, home string, child keysource.Command, limit time.Duration) (vault.KeySource, error) {
 	switch kind {
-	case "keychain":
-		return keysource.Keychain(child, keysource.Timeout), nil
-	case "file":
+	case keysource.KindKeychain:
+		return keysource.Keychain(child, limit), nil
+	case keysource.KindFile:
 		return keysource.File(place.KeyFile(home)), nil
 	}
 	return nil, fault(wire.ConfigInvalid, "the key source %s is not known: want auto, keychain or file", kind)
 }
 
-// unlock fetches the key, verifies everything and puts it in force. Concurrent
-// calls make one attempt at a time. A vault that the operator locked, in this
-// life of the daemon or before, opens only by the operator, whose entry is then
-// given; else errStaysLocked.
-func (d *Daemon) unlock(ctx context.Context, operator *audit.Entry) error {
+// unlock opens the vault with the first of sources that can, verifies everything
+// and puts it in force. Concurrent calls make one attempt at a time. A vault that the
+// operator locked, in this life of the daemon or before, opens only by the
+// operator, whose entry is then given; else errStaysLocked.
+func (d *Daemon) unlock(ctx context.Context, sources []vault.KeySource, operator *audit.Entry) error {
 	d.unlocking.Lock()
 	defer d.unlocking.Unlock()
 	if !d.locked() {
 		return nil
 	}
 	locks := d.locking.byOperator()
-	if err := d.vault.UnlockWith(ctx, d.keys); err != nil {
+	if err := d.openSlot(ctx, sources); err != nil {
 		return err
 	}
 	// The key source may have taken its time: a lock that was asked for
@@ -195,6 +207,25 @@ func (d *Daemon) unlock(ctx context.Context, operator *audit.Entry) error {
 		d.vault.Lock()
 	}
 	return err
+}
+
+// errNeedsPerson: no slot of the vault opens by itself.
+var errNeedsPerson = fmt.Errorf("%w: only a passphrase or the recovery code opens this vault", vault.ErrKeyNotAnswering)
+
+// openSlot unlocks the vault with the first source that can. What is wrong with
+// the first one is told, unless another only needs time.
+func (d *Daemon) openSlot(ctx context.Context, sources []vault.KeySource) error {
+	failed := error(errNeedsPerson)
+	for i, source := range sources {
+		err := d.vault.UnlockWith(ctx, source)
+		if err == nil {
+			return nil
+		}
+		if i == 0 || errors.Is(err, vault.ErrKeyNotAnswering) && !errors.Is(failed, vault.ErrKeyNotAnswering) {
+			failed = err
+		}
+	}
+	return failed
 }
 
 // errStaysLocked: the operator locked the vault before the daemon was started.
@@ -225,6 +256,11 @@ func (d *Daemon) mark(ctx context.Context, e audit.Entry, locked bool) error {
 // vault that the operator has locked is not entered: errStaysLocked.
 func (d *Daemon) enter(operator bool) error {
 	starting := d.log() == nil
+	if restored, err := readRestored(d.vault); err != nil {
+		return err
+	} else if restored != nil {
+		return restored.refusal()
+	}
 	if err := d.openLog(); err != nil {
 		return err
 	}
@@ -270,7 +306,28 @@ func (d *Daemon) enter(operator bool) error {
 	d.locking.set(unlocked, "")
 	d.checkpointLocked()
 	d.hub.listChanged()
+	d.migrate()
+	d.upkeep.wake()
 	return nil
+}
+
+// migrate brings a vault of an older schema to this one. Until that is done the
+// vault is served, but its keys do not change. The caller holds changing.mu.
+func (d *Daemon) migrate() {
+	err := d.mutateLocked(d.life, func(*state) (change, error) {
+		c := change{}
+		if d.vault.Outdated() {
+			c.effects = []*audit.Entry{{Kind: kindVaultMigrate, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}}
+			c.commit = func(j vault.Journal) error {
+				_, err := d.vault.Migrate(j)
+				return err
+			}
+		}
+		return c, nil
+	})
+	if err != nil {
+		d.logger.Error("bringing the vault to the present schema; sbd goes on without", "error", err)
+	}
 }
 
 // note writes an entry of the daemon's own; a log that cannot take it says so in
@@ -292,10 +349,14 @@ func (d *Daemon) openLog() error {
 	}
 	defer seal.Wipe()
 	known := d.vault.State().Checkpoint
+	kept, err := d.heads.kept(d.vault.ID(), place.AuditDir(d.home))
+	if err != nil {
+		return err
+	}
 	log, recovery, err := audit.Open(audit.Config{
 		Dir: place.AuditDir(d.home), KeyFile: place.AuditKey(d.home), SealKey: seal, VaultID: d.vault.ID(),
 		SegmentSize: d.segmentSize, Known: audit.Position(known), Fresh: known == (vault.Checkpoint{}),
-		Now: d.clock.now, Logger: d.logger,
+		Expect: kept.position(), Now: d.clock.now, Logger: d.logger,
 	})
 	if err != nil {
 		return err
@@ -307,20 +368,22 @@ func (d *Daemon) openLog() error {
 	return nil
 }
 
-// retryUnlock asks a key source that did not answer again, ever more slowly.
-func (d *Daemon) retryUnlock(ctx context.Context) {
+// retryUnlock asks a key source that did not answer again, ever more slowly, or
+// as soon as somebody wants something: see wanted.
+func (d *Daemon) retryUnlock() {
 	for pause := retryFirst; d.locking.waiting(); pause = min(2*pause, retryLast) {
-		select {
-		case <-ctx.Done():
+		// However much is wanted, there is a pause between two attempts.
+		if !d.sleep(retryFirst, nil) || !d.sleep(pause-retryFirst, d.wanting) {
 			return
-		case <-d.stopping:
-			return
-		case <-time.After(pause):
 		}
 		if !d.locking.waiting() {
 			return
 		}
-		err := d.unlock(ctx, nil)
+		err := d.unlock(d.life, d.sources(keysource.Timeout), nil)
+		select {
+		case <-d.wanting: // meant this attempt, too
+		default:
+		}
 		switch {
 		case err == nil:
 			d.logger.Info("unlocked: the key source answered")
@@ -331,6 +394,29 @@ func (d *Daemon) retryUnlock(ctx context.Context) {
 			d.fail(err)
 			return
 		}
+	}
+}
+
+// sleep waits for a time or until woken, and reports false when the daemon
+// stops.
+func (d *Daemon) sleep(pause time.Duration, woken <-chan struct{}) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-d.life.Done():
+		return false
+	case <-timer.C:
+	case <-woken:
+	}
+	return true
+}
+
+// wanted tells retryUnlock that a request met a vault that waits for its key.
+// However many do, they cause one attempt.
+func (d *Daemon) wanted() {
+	select {
+	case d.wanting <- struct{}{}:
+	default:
 	}
 }
 

@@ -13,12 +13,15 @@ const (
 	kindVaultAccept audit.Kind = "vault.accept"
 	kindVaultPurge  audit.Kind = "vault.purge"
 
-	kindKeyRotate     audit.Kind = "key.rotate"
-	kindKeyRewrap     audit.Kind = "key.rewrap"
-	kindKeyRekey      audit.Kind = "key.rekey"
-	kindKeySlotAdd    audit.Kind = "key.slot_add"
-	kindKeySlotTest   audit.Kind = "key.slot_test"
-	kindKeySlotRemove audit.Kind = "key.slot_remove"
+	kindVaultMigrate audit.Kind = "vault.migrate"
+
+	kindKeyRotate      audit.Kind = "key.rotate"
+	kindKeyRewrap      audit.Kind = "key.rewrap"
+	kindKeyRekey       audit.Kind = "key.rekey"
+	kindKeySlotAdd     audit.Kind = "key.slot_add"
+	kindKeySlotTest    audit.Kind = "key.slot_test"
+	kindKeySlotRemove  audit.Kind = "key.slot_remove"
+	kindKeySlotReplace audit.Kind = "key.slot_replace"
 
 	kindRunOpen   audit.Kind = "run.open"
 	kindRunEnd    audit.Kind = "run.end"

@@ -5,15 +5,12 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,7 +18,6 @@ import (
 	"golang.org/x/term"
 
 	"subjectbroker/daemon"
-	"subjectbroker/proto/place"
 	"subjectbroker/proto/wire"
 )
 
@@ -44,13 +40,13 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return daemon.Keychild(stdin, stdout)
 	}
 	if environ, changed := daemon.CleanEnv(os.Environ()); changed {
-		return failed(stderr, fmt.Errorf("starting again with a clean environment: %w", daemon.Reexec(environ)))
+		return flags{}.failed(stderr, fmt.Errorf("starting again with a clean environment: %w", daemon.Reexec(environ)))
 	}
 	if err := daemon.Harden(); err != nil {
-		return failed(stderr, err)
+		return flags{}.failed(stderr, err)
 	}
 	if err := daemon.CheckEnv(os.Environ()); err != nil {
-		return failed(stderr, err)
+		return flags{}.failed(stderr, err)
 	}
 	f, err := parse(args)
 	switch {
@@ -62,94 +58,17 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case f.version:
 		fmt.Fprintf(stdout, "sbd %s (%s)\n", version, goVersion())
 		return wire.ExitDone
-	case f.verb == "check":
-		return check(ctx, f, stdout, stderr)
+	case f.verb != "":
+		return offline(ctx, f, stdout, stderr)
 	}
 	return serve(ctx, f, stderr)
-}
-
-// flags are the command line. Flags may stand before and after the verb.
-type flags struct {
-	verb                                  string // empty: serve
-	home, socketDir, keySource, logFormat string
-	waitKey, version, help                bool
-}
-
-// servingOnly are the flags that mean nothing to check.
-var servingOnly = []string{"socket-dir", "key-source", "log", "wait-key"}
-
-func parse(args []string) (flags, error) {
-	var f flags
-	set := flag.NewFlagSet("sbd", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
-	set.StringVar(&f.home, "home", "", "")
-	set.BoolVar(&f.version, "version", false, "")
-	set.BoolVar(&f.help, "help", false, "")
-	set.BoolVar(&f.help, "h", false, "")
-	set.StringVar(&f.socketDir, "socket-dir", "", "")
-	set.StringVar(&f.keySource, "key-source", "", "")
-	set.StringVar(&f.logFormat, "log", "", "")
-	set.BoolVar(&f.waitKey, "wait-key", false, "")
-	if err := set.Parse(args); err != nil {
-		return f, err
-	}
-	if set.NArg() > 0 {
-		f.verb = set.Arg(0)
-		switch f.verb {
-		case "check":
-		case "help":
-			f.help = true
-		default:
-			return f, fmt.Errorf("unknown command %q", f.verb)
-		}
-		if err := set.Parse(set.Args()[1:]); err != nil {
-			return f, err
-		}
-		if set.NArg() > 0 {
-			return f, fmt.Errorf("unexpected argument %q", set.Arg(0))
-		}
-	}
-	var misplaced error
-	set.Visit(func(given *flag.Flag) {
-		if f.verb == "check" && slices.Contains(servingOnly, given.Name) {
-			misplaced = fmt.Errorf("--%s does not go with check", given.Name)
-		}
-	})
-	return f, errors.Join(misplaced,
-		oneOf("--key-source", f.keySource, "auto", "keychain", "file"),
-		oneOf("--log", f.logFormat, "text", "json"))
-}
-
-func (f flags) config(logger *slog.Logger) (daemon.Config, error) {
-	home, err := place.Home(f.home)
-	if err != nil {
-		return daemon.Config{}, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return daemon.Config{}, err
-	}
-	cfg := daemon.Config{
-		Home: home, KeySource: f.keySource, WaitKey: f.waitKey, Version: version, Logger: logger, LogFormat: f.logFormat,
-		Self: self, KeychildArg: keychild,
-	}
-	if dir := f.socketDir; dir != "" {
-		if cfg.SocketDir, err = filepath.Abs(dir); err != nil {
-			return daemon.Config{}, err
-		}
-	} else if dir := os.Getenv(place.EnvSocket); dir != "" {
-		if cfg.SocketDir, err = filepath.Abs(dir); err != nil {
-			return daemon.Config{}, err
-		}
-	}
-	return cfg, nil
 }
 
 func serve(ctx context.Context, f flags, stderr io.Writer) int {
 	logs := &switchingHandler{}
 	cfg, err := f.config(slog.New(logs))
 	if err != nil {
-		return failed(stderr, err)
+		return f.failed(stderr, err)
 	}
 	cfg.UseLogFormat = func(format string) { logs.use(handler(format, stderr)) }
 	cfg.UseLogFormat(f.logFormat)
@@ -159,7 +78,7 @@ func serve(ctx context.Context, f flags, stderr io.Writer) int {
 	deadline := func(reason error) {
 		time.AfterFunc(stopDeadline, func() {
 			if reason != nil {
-				os.Exit(failed(stderr, reason))
+				os.Exit(f.failed(stderr, reason))
 			}
 			os.Exit(wire.ExitDone)
 		})
@@ -177,18 +96,9 @@ func serve(ctx context.Context, f flags, stderr io.Writer) int {
 		return wire.ExitDone // stopped while it was starting
 	}
 	if err != nil {
-		return failed(stderr, err)
+		return f.failed(stderr, err)
 	}
 	return wire.ExitDone
-}
-
-func oneOf(name, value string, allowed ...string) error {
-	for _, a := range append(allowed, "") {
-		if value == a {
-			return nil
-		}
-	}
-	return fmt.Errorf("%s: want one of %s", name, strings.Join(allowed, ", "))
 }
 
 // handler is text for a terminal and JSON for everything else, unless told.
@@ -205,34 +115,35 @@ func handler(format string, stderr io.Writer) slog.Handler {
 	return slog.NewJSONHandler(stderr, nil)
 }
 
-func check(ctx context.Context, f flags, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, os.Interrupt)
-	defer stop()
-	cfg, err := f.config(slog.New(slog.DiscardHandler))
-	if err != nil {
-		return failed(stderr, err)
-	}
-	lines, err := daemon.Check(ctx, cfg)
-	for _, line := range lines {
-		fmt.Fprintln(stdout, line)
-	}
-	if err != nil {
-		return failed(stderr, err)
-	}
-	return wire.ExitDone
-}
-
-// failed prints one line and returns the exit code that belongs to it.
-func failed(stderr io.Writer, err error) int {
+// failed prints one line, and a hint where there is one, and returns the exit
+// code that belongs to it.
+func (f flags) failed(stderr io.Writer, err error) int {
 	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	fmt.Fprintf(stderr, "sbd: %s\n", line)
-	if f, ok := errors.AsType[*daemon.Fault](err); ok {
-		if f.Code == wire.AlreadyRunning {
-			fmt.Fprintln(stderr, "hint: sbctl status")
-		}
-		return wire.Exit(f.Code)
+	fault, ok := errors.AsType[*daemon.Fault](err)
+	if !ok {
+		return wire.ExitFailed
 	}
-	return wire.ExitFailed
+	if hint := f.hint(fault); hint != "" {
+		fmt.Fprintf(stderr, "hint: %s\n", hint)
+	}
+	return wire.Exit(fault.Code)
+}
+
+// hint is a command that mends a fault, or says more; empty: there is none.
+func (f flags) hint(fault *daemon.Fault) string {
+	hint := fault.Hint
+	switch {
+	case hint != "":
+	case fault.Code == wire.AlreadyRunning:
+		hint = "sbctl status"
+	case fault.Code == wire.RollbackDetected, fault.Code == wire.AuditDamaged:
+		hint = "sbd recover"
+	}
+	if hint != "" && f.home != "" {
+		hint += " --home " + f.home
+	}
+	return hint
 }
 
 func misused(stderr io.Writer, err error) int {

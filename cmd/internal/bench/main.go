@@ -108,6 +108,7 @@ var groups = []struct {
 	{"many resources", measureScale},
 	{"cold start and memory", measureStart},
 	{"audit verify", measureVerify},
+	{"keys and checkpoints", measureKeys},
 }
 
 // settings are where and how much to measure.

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"subjectbroker/daemon"
+	"subjectbroker/proto/recovery"
+	"subjectbroker/proto/wire"
+)
+
+// terminal is where people are asked: never stdin, which may be a file.
+const terminal = "/dev/tty"
+
+// maxSecret is the longest passphrase or code that is read, in bytes.
+const maxSecret = 1024
+
+// attempts is how often a person may mistype the recovery code.
+const attempts = 3
+
+// person is the operator: at the terminal, or in what the command line says.
+type person struct {
+	yes                          bool
+	passphraseFD, recoveryCodeFD int // -1: asked at the terminal
+}
+
+// Confirm implements daemon.Person.
+func (p person) Confirm(question string) (bool, error) {
+	if p.yes {
+		return true, nil
+	}
+	tty, err := openTerminal("or say --yes")
+	if err != nil {
+		return false, err
+	}
+	defer tty.Close()
+	fmt.Fprintf(tty, "%s [y/N] ", question)
+	line, err := bufio.NewReader(io.LimitReader(tty, maxSecret)).ReadString('\n')
+	if err != nil {
+		return false, fmt.Errorf("reading the answer: %w", err)
+	}
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "y" || answer == "yes", nil
+}
+
+// Secret implements daemon.Person.
+func (p person) Secret(kind string) ([]byte, error) {
+	if kind == slotPassphrase {
+		typed, err := p.read(p.passphraseFD, "Passphrase: ", "or say --passphrase-fd N")
+		if err == nil && len(typed) == 0 {
+			err = refused("the passphrase is empty")
+		}
+		return typed, err
+	}
+	for attempt := 1; ; attempt++ {
+		typed, err := p.read(p.recoveryCodeFD, "Recovery code: ", "or say --recovery-code-fd N")
+		if err != nil {
+			return nil, err
+		}
+		code, err := recovery.Parse(typed)
+		clear(typed)
+		if err == nil {
+			defer code.Wipe()
+			return code.Seed(), nil
+		}
+		if p.recoveryCodeFD >= 0 || attempt == attempts {
+			return nil, refused("the recovery code: %w", err)
+		}
+		if tty, ttyErr := openTerminal(""); ttyErr == nil {
+			fmt.Fprintf(tty, "%v\n", err)
+			_ = tty.Close()
+		}
+	}
+}
+
+// read takes one line from a descriptor, or from the terminal without showing it.
+func (p person) read(fd int, prompt, instead string) ([]byte, error) {
+	if fd >= 0 {
+		return readDescriptor(fd)
+	}
+	tty, err := openTerminal(instead)
+	if err != nil {
+		return nil, err
+	}
+	defer tty.Close()
+	fmt.Fprint(tty, prompt)
+	typed, err := term.ReadPassword(int(tty.Fd()))
+	fmt.Fprintln(tty)
+	if err != nil {
+		return nil, fmt.Errorf("reading from the terminal: %w", err)
+	}
+	return typed, nil
+}
+
+// readDescriptor reads what another program has written, up to its end or the
+// end of the line.
+func readDescriptor(fd int) ([]byte, error) {
+	file := os.NewFile(uintptr(fd), "descriptor")
+	if file == nil {
+		return nil, refused("descriptor %d is not open", fd)
+	}
+	defer file.Close()
+	text := make([]byte, 0, maxSecret+2)
+	for {
+		n, err := file.Read(text[len(text):cap(text)])
+		text = text[:len(text)+n]
+		if end := strings.IndexByte(string(text), '\n'); end >= 0 {
+			text = text[:end]
+			break
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, refused("reading descriptor %d: %w", fd, err)
+		}
+		if len(text) > maxSecret {
+			break
+		}
+	}
+	if len(text) > maxSecret {
+		clear(text)
+		return nil, refused("descriptor %d: more than %d bytes", fd, maxSecret)
+	}
+	return text, nil
+}
+
+func openTerminal(instead string) (*os.File, error) {
+	tty, err := os.OpenFile(terminal, os.O_RDWR, 0)
+	if err != nil {
+		return nil, refused("there is no terminal to ask at: run this at one, %s", instead)
+	}
+	return tty, nil
+}
+
+// refused is a fault of what was brought, not of the home.
+func refused(format string, args ...any) error {
+	return &daemon.Fault{Code: wire.InvalidArgument, Err: fmt.Errorf(format, args...)}
+}

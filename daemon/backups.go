@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/vault"
+)
+
+// backupRow remembers that a backup was made, to tell later which ones still
+// hold what was purged, or open with a slot that was removed.
+type backupRow struct {
+	ID      string   `json:"id"`
+	Name    string   `json:"name,omitempty"` // what the operator called it
+	Created int64    `json:"created"`        // Unix milliseconds
+	Vault   uint64   `json:"generation"`     // that it holds
+	Seq     uint64   `json:"seq"`            // newest entry of the log before it
+	Audit   bool     `json:"audit"`
+	Slots   []string `json:"slots"` // kinds that open it
+}
+
+// put stores the row.
+func (b backupRow) put(tx *vault.Tx) error {
+	row, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	return tx.Put(bucketBackups, b.ID, row)
+}
+
+func (b backupRow) message(vaultID string) *operatorv1.BackupInfo {
+	return &operatorv1.BackupInfo{
+		Id: b.ID, Name: b.Name, Created: b.Created, VaultId: vaultID, Generation: b.Vault, Seq: b.Seq, Audit: b.Audit, Slots: b.Slots,
+	}
+}
+
+// backups lists the backups that were made since a time, newest first.
+func (d *Daemon) backups(since time.Time) ([]*operatorv1.BackupInfo, error) {
+	var rows []backupRow
+	err := d.vault.View(func(tx *vault.Tx) error {
+		return tx.Each(bucketBackups, func(id string, value []byte) error {
+			var b backupRow
+			if err := json.Unmarshal(value, &b); err != nil || b.ID != id {
+				return fmt.Errorf("%w: backup row %s: %v", vault.ErrIntegrity, id, err)
+			}
+			if b.Created >= millis(since) {
+				rows = append(rows, b)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(rows, func(a, b backupRow) int { return int(b.Vault) - int(a.Vault) })
+	infos := make([]*operatorv1.BackupInfo, 0, len(rows))
+	for _, b := range rows {
+		infos = append(infos, b.message(d.vault.ID()))
+	}
+	return infos, nil
+}
+
+// scratchPrefix names directories in the home that hold a copy of the vault, all
+// of it sealed, while a backup is made or verified.
+const scratchPrefix = "scratch-"
+
+// sweepScratch removes what a daemon that was killed left of a backup.
+func sweepScratch(home string) error {
+	left, err := filepath.Glob(filepath.Join(home, scratchPrefix+"*"))
+	for _, dir := range left {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
