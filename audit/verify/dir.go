@@ -72,8 +72,9 @@ type verifier struct {
 	source  source
 	options Options
 	report  Report
-	pool    *pool // nil unless every signature is checked
-	extents *extents
+	pool    *pool    // nil unless every signature is checked
+	extents *extents // nil unless a bundle is read or written
+	part    bool     // a bundle is read: the log may go on after its end
 
 	seq     uint64            // of the entry that must come next
 	prev    [32]byte          // what its prev must be
@@ -185,7 +186,7 @@ func (v *verifier) file(file segmentFile, next *segmentFile) error {
 		return w.stub()
 	}
 	err = w.run()
-	if fault, ok := errors.AsType[*Fault](err); ok && w.newest {
+	if fault, ok := errors.AsType[*Fault](err); ok && w.newest && !w.part {
 		return w.unfinished(fault)
 	}
 	return err

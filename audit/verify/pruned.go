@@ -13,6 +13,7 @@ type account struct {
 func (v *verifier) settlePruned() error {
 	for _, p := range v.report.Pruned {
 		if v.extents.excuses(p) {
+			v.report.Notes = append(v.report.Notes, fmt.Sprintf("segment %d was pruned: %s gone, which the bundle is not about", p.Segment, p.gone()))
 			continue
 		}
 		a, ok := v.accounts[p.Segment]

@@ -78,18 +78,24 @@ type Voided struct {
 
 // Fault is the first place where the log is not what was written.
 type Fault struct {
-	Seq     uint64 // the first entry that is bad or missing
+	Seq     uint64 // the first entry that is bad or missing; 0 when it is no entry that is bad, but a bundle
 	Segment uint32
-	File    string // name within the folder; empty when it is the file that is missing
+	File    string // name within the folder or bundle; empty when it is the file that is missing
 	Problem string
 }
 
 func (f *Fault) Error() string {
 	where := f.File
-	if where == "" {
+	if where == "" && f.Segment > 0 {
 		where = fmt.Sprintf("segment %d", f.Segment)
 	}
-	return fmt.Sprintf("entry %d (%s): %s", f.Seq, where, f.Problem)
+	switch {
+	case f.Seq > 0:
+		return fmt.Sprintf("entry %d (%s): %s", f.Seq, where, f.Problem)
+	case where == "":
+		return f.Problem
+	}
+	return where + ": " + f.Problem
 }
 
 // ExitCode returns ExitProven, ExitUnproven or ExitFault.

@@ -259,7 +259,7 @@ func (w *walk) close() error {
 		w.nextKey = w.key // goes on signing: nothing could be handed over
 	case w.closed != nil:
 		w.nextKey = w.closed
-		if w.newest && !w.reached {
+		if w.newest && !w.reached && !w.part {
 			w.report.Rotating = true
 			return &Fault{Seq: w.seq, Segment: w.number + 1, Problem: "the segment is missing: the one before was handed over to it"}
 		}
