@@ -422,6 +422,7 @@ func TestCompactWhileInUse(t *testing.T) {
 		if _, err := v.Compact(); err != nil {
 			t.Error(err)
 		}
+		time.Sleep(20 * time.Millisecond)
 	}
 	close(stop)
 	wg.Wait()
