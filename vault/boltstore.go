@@ -88,7 +88,7 @@ func startBolt(f *os.File, path string, readOnly bool) (*boltStore, error) {
 	return attachBolt(f, info, path, readOnly, mapping)
 }
 
-// createBolt makes a new file of mode 0600 that must not exist yet.
+// createBolt makes a new file of mode 0600 that must not exist yet, and does not after an error.
 func createBolt(path string) (*boltStore, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -110,7 +110,7 @@ func createBolt(path string) (*boltStore, error) {
 	}()
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, and(err, removeIfThere(path))
 	}
 	return s, nil
 }

@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -198,17 +199,26 @@ func zero(f *os.File) error {
 	if err != nil {
 		return err
 	}
+	const piece = 512 // no file system has smaller holes
 	chunk, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
 	for at := int64(0); at < info.Size(); at += int64(len(chunk)) {
 		n, err := f.ReadAt(chunk, at)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		if string(chunk[:n]) == string(zeros[:n]) {
-			continue
-		}
-		if _, err := f.WriteAt(zeros[:n], at); err != nil {
-			return err
+		for from := 0; from < n; {
+			to := from
+			for to < n && !bytes.Equal(chunk[to:min(to+piece, n)], zeros[:min(piece, n-to)]) {
+				to = min(to+piece, n)
+			}
+			if to == from {
+				from += piece
+				continue
+			}
+			if _, err := f.WriteAt(zeros[:to-from], at+int64(from)); err != nil {
+				return err
+			}
+			from = to
 		}
 	}
 	if err := f.Sync(); err != nil {
