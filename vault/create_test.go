@@ -26,6 +26,9 @@ const (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDir); dir != "" {
+		if op := os.Getenv(crashOp); op != "" {
+			os.Exit(crashingChange(dir, op, os.Getenv(crashStep)))
+		}
 		os.Exit(crashingStart(dir, os.Getenv(crashStep)))
 	}
 	os.Exit(m.Run())

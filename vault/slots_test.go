@@ -23,12 +23,11 @@ func person() (passphrase, code vault.KeySource) {
 
 func seed(fill byte) vault.Secret { return bytes.Repeat([]byte{fill}, 32) }
 
-// public is the public key of the code with that seed.
-func public(t testing.TB, seed vault.Secret) []byte {
-	t.Helper()
+// publicOf is the public key of the code with that seed.
+func publicOf(seed vault.Secret) []byte {
 	private, err := ecdh.X25519().NewPrivateKey(seed)
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	return private.PublicKey().Bytes()
 }
@@ -52,7 +51,7 @@ func everySlot(t testing.TB) (cfg vault.Config, v *vault.Vault, sources []vault.
 	if _, err := v.AddPassphrase(&vaulttest.Journal{}, vault.Secret(phrase)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := v.AddRecovery(t.Context(), &vaulttest.Journal{}, public(t, seed('r')), nil); err != nil {
+	if _, _, err := v.AddRecovery(t.Context(), &vaulttest.Journal{}, publicOf(seed('r')), nil); err != nil {
 		t.Fatal(err)
 	}
 	return cfg, v, []vault.KeySource{cfg.Keys, chain}
@@ -182,7 +181,7 @@ func TestSlotsThatCannotBe(t *testing.T) {
 			return v.RemoveSlot(t.Context(), j, "recovery", []vault.KeySource{fixedKey(seed('x')), sources[1]})
 		}, vault.ErrWrongKey},
 		"replacing the code without sources": {func() error {
-			_, _, err := v.AddRecovery(t.Context(), j, public(t, seed('s')), nil)
+			_, _, err := v.AddRecovery(t.Context(), j, publicOf(seed('s')), nil)
 			return err
 		}, vault.ErrKeySource},
 		"no journal": {func() error { return second(v.Rotate(nil)) }, vault.ErrInvalid},
@@ -209,7 +208,7 @@ func TestSlotsThatCannotBe(t *testing.T) {
 		"AddPassphrase": func() error { return second(v.AddPassphrase(j, vault.Secret("x"))) },
 		"AddSlot":       func() error { return second(v.AddSlot(t.Context(), j, &vaulttest.Keys{})) },
 		"AddRecovery": func() error {
-			_, _, err := v.AddRecovery(t.Context(), j, public(t, seed('s')), sources)
+			_, _, err := v.AddRecovery(t.Context(), j, publicOf(seed('s')), sources)
 			return err
 		},
 		"RemoveSlot":  func() error { return v.RemoveSlot(t.Context(), j, "recovery", sources) },
@@ -356,7 +355,7 @@ func TestLastSlotStays(t *testing.T) {
 func TestRecoveryCodeIsReplaced(t *testing.T) {
 	cfg, v, sources := everySlot(t)
 	before := copyOf(t, cfg)
-	slot, replaced, err := v.AddRecovery(t.Context(), &vaulttest.Journal{}, public(t, seed('s')), sources)
+	slot, replaced, err := v.AddRecovery(t.Context(), &vaulttest.Journal{}, publicOf(seed('s')), sources)
 	if err != nil || !replaced || slot.Kind != "recovery" {
 		t.Fatalf("%v, %v, %v", slot, replaced, err)
 	}
