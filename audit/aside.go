@@ -91,11 +91,13 @@ func makePart(dir string, now time.Time) (string, error) {
 // asidePart returns the folder of a move that was interrupted; empty when there
 // is none.
 func asidePart(dir string) (string, error) {
-	found, err := filepath.Glob(filepath.Join(dir, asidePrefix+"*"+partSuffix))
-	if err != nil || len(found) == 0 {
-		return "", err
+	names, err := os.ReadDir(dir)
+	for _, name := range names {
+		if strings.HasPrefix(name.Name(), asidePrefix) && strings.HasSuffix(name.Name(), partSuffix) {
+			return filepath.Join(dir, name.Name()), nil
+		}
 	}
-	return found[0], nil
+	return "", err
 }
 
 // logFiles returns the names of whatever belongs to the log, ascending.

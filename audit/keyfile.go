@@ -44,7 +44,8 @@ type keyFile struct {
 }
 
 // createKeyFile writes a new file that holds key, replacing what is there: it
-// is called only while no log exists.
+// is called only while no log exists. The key of one that was set aside is
+// overwritten first, so that nobody can go on with that log.
 func createKeyFile(path, vault string, seal []byte, key ed25519.PrivateKey) (*keyFile, error) {
 	temporary := path + ".new"
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -64,6 +65,7 @@ func createKeyFile(path, vault string, seal []byte, key ed25519.PrivateKey) (*ke
 		err = k.put(0, key)
 	}
 	if err == nil {
+		forget(path)
 		err = os.Rename(temporary, path)
 	}
 	if err == nil {
@@ -75,6 +77,19 @@ func createKeyFile(path, vault string, seal []byte, key ed25519.PrivateKey) (*ke
 		return nil, err
 	}
 	return k, nil
+}
+
+// forget overwrites the keys in the file at path, as far as it is one.
+func forget(path string) {
+	f, err := osFolder(filepath.Dir(path)).open(filepath.Base(path), os.O_RDWR)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if size, err := f.Inspect(); err == nil && size == keyFileSize {
+		_, _ = f.WriteAt(make([]byte, 2*keySlotSize), keySlotSize)
+		_ = f.Sync()
+	}
 }
 
 // openKeyFile opens and unseals the file.

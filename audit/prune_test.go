@@ -115,6 +115,29 @@ func TestPrune(t *testing.T) {
 	intact(t, config, head)
 }
 
+// What tells of a pruned segment may be pruned in its turn: what tells of a later
+// one then stands for both.
+func TestPruneWhatTells(t *testing.T) {
+	config := testConfig(t)
+	l := closed(t, config, nil, 1)
+	for n := uint32(1); n < 6; n++ {
+		if err := l.Rotate(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Prune(copies(t, config, n), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := files(t, config); got != "1.pruned 2.pruned 3.pruned 4.pruned 5.pruned 6.jsonl 7.jsonl" {
+		t.Fatal(got)
+	}
+	head := l.Head()
+	stop(t, l)
+	if report := intact(t, config, head); len(report.Pruned) != 5 || len(report.Notes) != 5 {
+		t.Errorf("%+v", report)
+	}
+}
+
 func firstFrom(t testing.TB, l *Log, from uint64) (seq uint64) {
 	t.Helper()
 	stop := errors.New("stop")

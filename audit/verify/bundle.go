@@ -87,34 +87,39 @@ type BundleOptions struct {
 	Progress func(done, total int64)
 }
 
-// ErrNothing means that no entry lies within the range that was asked for.
-var ErrNothing = errors.New("no entry lies in this range")
+// Errors of WriteBundle.
+var (
+	// ErrNothing means that no entry lies within the range that was asked for.
+	ErrNothing = errors.New("no entry lies in this range")
+	// ErrPruning means that a segment was pruned meanwhile: try again.
+	ErrPruning = errors.New("the log was pruned meanwhile")
+)
 
 // WriteBundle verifies the log in dir and writes a bundle of it to w: one file
 // that a stranger can verify with the genesis fingerprint alone. A fault in the
 // log is returned as a *Fault, before anything is written; a range without
-// entries is ErrNothing.
+// entries is ErrNothing, and ErrPruning asks to try again.
 //
 // The report is that of the log, with Bundle filled in. What is copied is read a
 // second time: to be sure of the result, verify it with [Bundle].
 func WriteBundle(ctx context.Context, w io.Writer, dir string, options BundleOptions) (Report, error) {
-	report, err := writeBundle(ctx, w, folder(dir), options)
+	report, err := writeBundle(ctx, w, dir, options)
 	if err != nil {
 		return Report{}, fmt.Errorf("bundling %s: %w", dir, err)
 	}
 	return report, nil
 }
 
-func writeBundle(ctx context.Context, w io.Writer, from source, options BundleOptions) (Report, error) {
+func writeBundle(ctx context.Context, w io.Writer, dir string, options BundleOptions) (Report, error) {
 	if !options.Since.IsZero() && !options.Until.IsZero() && options.Until.Before(options.Since) {
 		return Report{}, fmt.Errorf("%w: it ends before it begins", ErrNothing)
 	}
-	v := newVerifier(ctx, from, Options{Head: options.Head, Progress: options.Progress})
-	v.extents = &extents{period: newPeriod(options.Since, options.Until)}
+	of := &extents{period: newPeriod(options.Since, options.Until)}
 	if options.Head != nil {
-		v.extents.last = options.Head.Seq
+		of.last = options.Head.Seq
 	}
-	if err := v.verify(); err != nil {
+	v, err := verifyFolder(ctx, dir, Options{Head: options.Head, Progress: options.Progress}, of)
+	if err != nil {
 		return Report{}, err
 	}
 	if v.report.Fault != nil {
@@ -201,7 +206,7 @@ func (b *bundleWriter) segment(x *extent) error {
 	}
 	f, err := b.source.open(x.name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("segment %d was pruned meanwhile: try again", x.number)
+		return ErrPruning
 	}
 	if err != nil {
 		return err

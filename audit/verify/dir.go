@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -59,11 +60,32 @@ func Dir(ctx context.Context, dir string, options Options) (Report, error) {
 	if err := options.complete(); err != nil {
 		return Report{}, err
 	}
-	v := newVerifier(ctx, folder(dir), options)
-	if err := v.verify(); err != nil {
+	v, err := verifyFolder(ctx, dir, options, nil)
+	if err != nil {
 		return Report{}, fmt.Errorf("verifying %s: %w", dir, err)
 	}
 	return v.report, nil
+}
+
+// verifyFolder makes passes over the log in dir until one is not overtaken by
+// pruning: then the entry that accounts for it may stand behind what was read.
+func verifyFolder(ctx context.Context, dir string, options Options, of *extents) (*verifier, error) {
+	const attempts = 10
+	for attempt := 1; ; attempt++ {
+		v := newVerifier(ctx, folder(dir), options)
+		if of != nil {
+			v.extents = &extents{period: of.period, last: of.last}
+		}
+		if err := v.verify(); err != nil {
+			return nil, err
+		}
+		if v.report.Fault == nil || !v.unaccounted || attempt == attempts {
+			return v, nil
+		}
+		if now, err := v.source.list(); err != nil || slices.Equal(now, v.listed) {
+			return v, err
+		}
+	}
 }
 
 // verifier is one pass over a log.
@@ -80,17 +102,19 @@ type verifier struct {
 	prev    [32]byte          // what its prev must be
 	nextKey ed25519.PublicKey // the key that must open the next segment; nil for the first
 
-	accounts map[uint32]account // by segment: what an audit.pruned says of it
-	doubled  []Pruned           // whole segments beside what would be left of them
-	expected bool               // options.Expect was reached
-	reached  bool               // options.Head was reached
-	done     int64
-	told     int64
-	total    int64
+	listed   []segmentFile
+	accounts []account // what every audit.pruned says
+	doubled  []Pruned  // whole segments beside what would be left of them
+
+	expected    bool // options.Expect was reached
+	reached     bool // options.Head was reached
+	unaccounted bool // the fault is a pruned segment that nothing accounts for
+
+	done, told, total int64 // bytes, for options.Progress
 }
 
 func newVerifier(ctx context.Context, source source, options Options) *verifier {
-	return &verifier{ctx: ctx, source: source, options: options, seq: 1, accounts: map[uint32]account{}}
+	return &verifier{ctx: ctx, source: source, options: options, seq: 1}
 }
 
 // verify fills in the report. The error is one of reading.
@@ -140,6 +164,7 @@ func (v *verifier) list() (files []segmentFile, err error) {
 			break
 		}
 	}
+	v.listed = files
 	for _, file := range files {
 		v.total += file.length
 	}

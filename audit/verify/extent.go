@@ -2,7 +2,6 @@ package verify
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -47,12 +46,12 @@ type extents struct {
 type extent struct {
 	segmentFile
 
-	first, last     []byte // lines, both signed when the segment is whole
-	seq             uint64 // of last
-	end             int64  // where last ends in the file
-	from, to        string // earliest and latest time of the lines that were read
-	hasEntries      bool   // a line that was read lies within the period
-	accountsOfPrune []uint32
+	first, last []byte   // lines, both signed when the segment is whole
+	seq         uint64   // of last
+	end         int64    // where last ends in the file
+	from, to    string   // earliest and latest time of the lines that were read
+	hasEntries  bool     // a line that was read lies within the period
+	pruned      []uint32 // segments that an audit.pruned in it names
 }
 
 // extend takes note of a good line; w.offset is behind it.
@@ -81,7 +80,7 @@ func (w *walk) extend(l *line) {
 		e.tally.add(l)
 	}
 	if l.is("audit.pruned") {
-		x.accountsOfPrune = append(x.accountsOfPrune, l.void.segment)
+		x.pruned = append(x.pruned, l.void.segment)
 	}
 }
 
@@ -110,24 +109,18 @@ func (e *extents) choose() (map[uint32]bool, error) {
 			high = i
 		}
 	}
-	pruned := map[uint32]bool{}
 	for _, x := range e.list[low : high+1] {
 		if x.form == whole {
 			chosen[x.number] = true
-		} else {
-			pruned[x.number] = true
+			continue
 		}
-	}
-	for _, x := range e.list {
-		for _, n := range x.accountsOfPrune {
-			if pruned[n] {
-				chosen[x.number] = true
-				delete(pruned, n)
-			}
+		tells := slices.IndexFunc(e.list, func(teller extent) bool {
+			return teller.form == whole && slices.ContainsFunc(teller.pruned, func(n uint32) bool { return n >= x.number })
+		})
+		if tells < 0 { // behind the end
+			return nil, ErrPruning
 		}
-	}
-	for n := range pruned { // accounted for behind the end
-		return nil, fmt.Errorf("segment %d was pruned meanwhile: try again", n)
+		chosen[e.list[tells].number] = true
 	}
 	return chosen, nil
 }

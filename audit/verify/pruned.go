@@ -2,10 +2,26 @@ package verify
 
 import "fmt"
 
-// account is what an audit.pruned says.
+// account is what an audit.pruned says. The oldest segments go first and none is
+// left out, so that it accounts for all before its own as well; theirs may be
+// gone with the segments that they stood in.
 type account struct {
-	seq  uint64 // of the entry
-	gone uint64 // how many entries were removed
+	seq     uint64 // of the entry
+	segment uint32
+	gone    uint64 // how many entries were removed from segment
+}
+
+// accountOf finds the audit.pruned that tells of p, its own if there is one.
+func (v *verifier) accountOf(p Pruned) (found account, ok bool) {
+	for _, a := range v.accounts {
+		if a.segment == p.Segment && a.seq > p.Last {
+			return a, true
+		}
+		if a.segment > p.Segment {
+			found, ok = a, true
+		}
+	}
+	return found, ok
 }
 
 // settlePruned holds what is gone against what the log says about it. What is
@@ -16,19 +32,21 @@ func (v *verifier) settlePruned() error {
 			v.report.Notes = append(v.report.Notes, fmt.Sprintf("segment %d was pruned: %s gone, which the bundle is not about", p.Segment, p.gone()))
 			continue
 		}
-		a, ok := v.accounts[p.Segment]
+		a, ok := v.accountOf(p)
 		switch {
-		case !ok || a.seq <= p.Last:
+		case !ok:
+			v.unaccounted = true
 			return &Fault{Seq: p.First + 1, Segment: p.Segment, File: fmt.Sprintf("%08d.pruned", p.Segment),
 				Problem: fmt.Sprintf("%s gone, and no audit.pruned accounts for that", p.gone())}
-		case a.gone != p.count():
+		case a.segment == p.Segment && a.gone != p.count():
 			return &Fault{Seq: p.First + 1, Segment: p.Segment, File: fmt.Sprintf("%08d.pruned", p.Segment),
 				Problem: fmt.Sprintf("%s gone, and the audit.pruned of entry %d accounts for %d", p.gone(), a.seq, a.gone)}
 		}
 		v.report.Notes = append(v.report.Notes, fmt.Sprintf("segment %d was pruned: %s gone, as entry %d says", p.Segment, p.gone(), a.seq))
 	}
 	for _, p := range v.doubled {
-		if v.accounts[p.Segment].seq <= p.Last {
+		if _, ok := v.accountOf(p); !ok {
+			v.unaccounted = true
 			return &Fault{Seq: p.First, Segment: p.Segment, Problem: "the segment is there twice, and no audit.pruned says why"}
 		}
 		v.report.Notes = append(v.report.Notes, fmt.Sprintf("pruning segment %d is not finished: the next start goes on with it", p.Segment))

@@ -197,7 +197,7 @@ func (w *walk) later(l *line) error {
 		if l.void.segment >= w.number {
 			return w.fault(w.seq, "an audit.pruned of a segment that is not older")
 		}
-		w.accounts[l.void.segment] = account{l.seq, l.number(fCount)}
+		w.accounts = append(w.accounts, account{l.seq, l.void.segment, l.number(fCount)})
 	case l.is("key.handover"):
 		if w.closed = publicKey(l.field[fKeyID]); w.closed == nil || !l.signed() {
 			return w.fault(w.seq, "a key.handover without a key or a signature")
