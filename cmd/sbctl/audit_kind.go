@@ -12,7 +12,7 @@ import (
 var entryKinds = []string{
 	"acquire", "audit.pruned", "auth", "authz", "explain",
 	"grant.create", "grant.deny", "grant.replace", "grant.revoke",
-	"key.handover", "key.rekey", "key.rewrap", "key.rotate", "key.slot_add", "key.slot_remove", "key.slot_test",
+	"key.handover", "key.rekey", "key.rewrap", "key.rotate", "key.slot_add", "key.slot_remove", "key.slot_replace", "key.slot_test",
 	"list", "op.applied", "op.intent", "op.not_applied",
 	"operator.apply", "operator.clock", "operator.export", "operator.panic", "operator.prune", "operator.read", "operator.refuse", "operator.watch",
 	"recovered", "release.withheld",

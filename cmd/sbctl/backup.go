@@ -126,22 +126,11 @@ type backupMadeView struct {
 
 // Run makes a backup.
 func (c backupMakeCmd) Run(ctx context.Context, a *app) error {
-	const doing = "making a backup"
 	path, err := filepath.Abs(c.File)
 	if err != nil {
-		return fail(err, doing)
+		return fail(err, makingBackup)
 	}
-	if err := refuseFile(doing, path, c.Force); err != nil {
-		return err
-	}
-	if _, err := a.unlockedStatus(ctx, doing); err != nil {
-		return err
-	}
-	var made *operatorv1.BackupInfo
-	err = replaceFile(doing, path, c.Force, func(file *os.File) error {
-		made, err = a.receiveBackup(ctx, doing, &operatorv1.BackupRequest{NoAudit: c.NoAudit, Name: backupName(path)}, file)
-		return err
-	})
+	made, err := a.makeBackup(ctx, path, &c)
 	if err != nil {
 		return err
 	}
@@ -151,6 +140,24 @@ func (c backupMakeCmd) Run(ctx context.Context, a *app) error {
 		ID: made.GetId(), Value: backupMadeView{viewBackup(made), path},
 		Fields: append([]ui.Field{{Name: "file", Value: path}}, a.backupFields(made)...),
 	})
+}
+
+const makingBackup = "making a backup"
+
+// makeBackup writes a backup to path.
+func (a *app) makeBackup(ctx context.Context, path string, c *backupMakeCmd) (made *operatorv1.BackupInfo, err error) {
+	if err := refuseFile(makingBackup, path, c.Force); err != nil {
+		return nil, err
+	}
+	if _, err := a.unlockedStatus(ctx, makingBackup); err != nil {
+		return nil, err
+	}
+	request := &operatorv1.BackupRequest{NoAudit: c.NoAudit, Name: backupName(path)}
+	err = replaceFile(makingBackup, path, c.Force, func(file *os.File) error {
+		made, err = a.receiveBackup(ctx, makingBackup, request, file)
+		return err
+	})
+	return made, err
 }
 
 // maxBackupName is the longest name of a backup, in bytes.

@@ -67,6 +67,8 @@ type grammar struct {
 	Unlock unlockCmd `cmd:"" group:"stop" help:"Fetch the keys again"`
 	Panic  panicCmd  `cmd:"" group:"stop" help:"Disable every subject and lock, at once"`
 
+	Uninstall uninstallCmd `cmd:"" group:"stop" help:"Take the broker off this machine, with --purge also what it keeps"`
+
 	Completion completionCmd `cmd:"" group:"shell" help:"Write a completion script for your shell"`
 	Man        manCmd        `cmd:"" hidden:"" help:"Write the man pages into a directory"`
 	Complete   completeCmd   `cmd:"" hidden:"" name:"__complete" help:"Answer a completion script"`
