@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,7 +66,7 @@ func TestEveryCallHasARow(t *testing.T) {
 
 // allowed are requests that succeed in the world of TestEveryCallIsAccountedFor,
 // in an order in which each still can. The entry of each has the given kind.
-func allowed(files string, run string) []struct {
+func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy) []struct {
 	method, kind string
 	request      proto.Message
 } {
@@ -109,6 +110,16 @@ func allowed(files string, run string) []struct {
 		{"AuditHead", "operator.read", &operatorv1.AuditHeadRequest{}},
 		{"ReadAudit", "operator.read", &operatorv1.ReadAuditRequest{}},
 		{"ListDenials", "operator.read", &operatorv1.ListDenialsRequest{}},
+		{"PruneAudit", "operator.prune", &operatorv1.PruneAuditRequest{Copies: []*operatorv1.SegmentCopy{closed}}},
+		{"AddSlot", "key.slot_add", &operatorv1.AddSlotRequest{Kind: "passphrase", Secret: []byte("a passphrase")}},
+		{"TestSlot", "key.slot_test", &operatorv1.TestSlotRequest{Kind: "passphrase", Secret: []byte("a passphrase")}},
+		{"RemoveSlot", "key.slot_remove", &operatorv1.RemoveSlotRequest{Kind: "passphrase"}},
+		{"RotateKey", "key.rotate", &operatorv1.RotateKeyRequest{}},
+		{"Rekey", "key.rekey", &operatorv1.RekeyRequest{}},
+		{"ShowKeys", "operator.read", &operatorv1.ShowKeysRequest{}},
+		{"Backup", "vault.backup", &operatorv1.BackupRequest{}},
+		{"VerifyBackup", "operator.read", &operatorv1.VerifyBackupRequest{Chunk: backup}},
+		{"ListBackups", "operator.read", &operatorv1.ListBackupsRequest{}},
 		{"Lock", "vault.lock", &operatorv1.LockRequest{}},
 		{"Unlock", "vault.unlock", &operatorv1.UnlockRequest{}},
 		{"Panic", "operator.panic", &operatorv1.PanicRequest{}},
@@ -125,9 +136,14 @@ func TestEveryAllowedCallIsAccountedFor(t *testing.T) {
 	d.Grant("worker", "read:readme")
 	run := d.Open("worker")
 	spare := d.Open("worker")
+	addRecovery(t, d)
+	backup, _, err := backupOf(t, d, &operatorv1.BackupRequest{})
+	must(t, err)
+	d.Signal(syscall.SIGHUP)
+	eventually(t, "a second segment", func() bool { return len(segments(t, d.Home)) == 2 })
 
 	seen := map[protoreflect.FullName]bool{}
-	for _, call := range allowed(files, run.ID) {
+	for _, call := range allowed(files, run.ID, backup, firstSegment(t, d)) {
 		conn, service := run.Conn, services[0]
 		if _, operators := call.request.(interface{ ProtoReflect() protoreflect.Message }); operators {
 			if parent := call.request.ProtoReflect().Descriptor().ParentFile(); parent != service.ParentFile() {

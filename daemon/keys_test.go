@@ -355,13 +355,8 @@ func TestPruneOverTheSocket(t *testing.T) {
 		d.Put("plan", fmt.Sprint(i))
 	}
 	first := filepath.Join(d.Home, "audit", "00000001.jsonl")
-	content, err := os.ReadFile(first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(content)
 	wrong := &operatorv1.SegmentCopy{Segment: 1, Sha256: hex.EncodeToString(make([]byte, 32))}
-	right := &operatorv1.SegmentCopy{Segment: 1, Sha256: hex.EncodeToString(sum[:])}
+	right := firstSegment(t, d)
 	op := d.Operator()
 	if _, err := op.PruneAudit(t.Context(), &operatorv1.PruneAuditRequest{Copies: []*operatorv1.SegmentCopy{wrong}}); daemontest.Reason(err) != wire.InvalidArgument {
 		t.Errorf("with another copy: %v", err)
@@ -382,6 +377,17 @@ func TestPruneOverTheSocket(t *testing.T) {
 	}
 	d.Restart()
 	d.Put("plan", "after")
+}
+
+// firstSegment proves that somebody holds a copy of the first segment.
+func firstSegment(t *testing.T, d *daemontest.Daemon) *operatorv1.SegmentCopy {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(d.Home, "audit", "00000001.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(content)
+	return &operatorv1.SegmentCopy{Segment: 1, Sha256: hex.EncodeToString(sum[:])}
 }
 
 func segments(t *testing.T, home string) []string {

@@ -122,7 +122,11 @@ func marked(input protoreflect.MessageDescriptor, marker, run string) []proto.Me
 					if api := input.Fields().ByName("api"); api != nil {
 						outer.Set(api, protoreflect.ValueOfUint32(1))
 					}
-					outer.Set(field, protoreflect.ValueOfMessage(inner))
+					if value := protoreflect.ValueOfMessage(inner); field.IsList() {
+						outer.Mutable(field).List().Append(value)
+					} else {
+						outer.Set(field, value)
+					}
 					requests = append(requests, outer)
 				}
 			}

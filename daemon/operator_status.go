@@ -162,16 +162,16 @@ func (d *Daemon) probes() []*operatorv1.Probe {
 	if d.locking.waiting() {
 		probes = append(probes, &operatorv1.Probe{Name: "key", Status: "fail", Summary: "the key source does not answer", Fix: "sbctl unlock"})
 	}
-	if d.vault.KeyKind() == keysource.KindKeychain {
-		probes = append(probes, &operatorv1.Probe{
-			Name: "key-source", Status: "ok",
-			Summary: "the key is in the OS keychain, which any process of this uid can ask",
-		})
-	} else {
-		probes = append(probes, &operatorv1.Probe{
-			Name: "key-source", Status: "ok",
-			Summary: "the key is in a file beside the vault, which any process of this uid, and whoever copies the home, can read",
-		})
+	for _, slot := range d.vault.Slots() {
+		if summary := slotSummaries[slot.Kind]; summary != "" {
+			probes = append(probes, &operatorv1.Probe{Name: "key-source", Status: "ok", Summary: summary})
+		}
 	}
 	return probes
+}
+
+// slotSummaries say what the slots that open by themselves protect from.
+var slotSummaries = map[string]string{
+	keysource.KindKeychain: "a key is in the OS keychain, which any process of this uid can ask",
+	keysource.KindFile:     "a key is in a file beside the vault, which any process of this uid, and whoever copies the home, can read",
 }

@@ -15,8 +15,9 @@ const (
 	// rewrapRows is how many rows one mutation rewraps: other changes wait for
 	// no more than that.
 	rewrapRows = 256
-	// upkeepRetry is the pause after upkeep that did not go through.
-	upkeepRetry = 5 * time.Second
+	// Pauses after upkeep that did not go through: ever longer ones.
+	upkeepFirst = 5 * time.Second
+	upkeepLast  = 5 * time.Minute
 )
 
 // upkeep is what goes on in the background while the vault is open, and again
@@ -73,14 +74,14 @@ func (d *Daemon) keepUp() {
 			return
 		case <-d.upkeep.kick:
 		}
-		for !d.locked() {
+		for pause := upkeepFirst; !d.locked(); pause = min(2*pause, upkeepLast) {
 			err := errors.Join(d.purge(d.life), d.rewrap())
 			if err == nil || d.locked() {
 				break
 			}
 			d.upkeep.stands(err.Error())
 			d.logger.Warn("upkeep of the vault", "error", err)
-			if !d.sleep(upkeepRetry, nil) {
+			if !d.sleep(pause, d.upkeep.kick) {
 				return
 			}
 		}
@@ -103,17 +104,19 @@ func (d *Daemon) rewrap() error {
 				},
 			}, nil
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, vault.ErrBusy): // the keys changed meanwhile: from the beginning
+		case err != nil:
 			return err
+		default:
+			d.upkeep.rewrapped(done, left)
 		}
-		d.upkeep.rewrapped(done, left)
 	}
 	return nil
 }
 
 // purge makes a vault's file without the sealed bytes of what was removed, if
-// the operator asked for it and it is not done yet. It reports whether the old
-// file was overwritten in d.upkeep.
+// the operator asked for it and it is not done yet.
 func (d *Daemon) purge(ctx context.Context) error {
 	d.changing.mu.Lock()
 	defer d.changing.mu.Unlock()
