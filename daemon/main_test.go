@@ -20,6 +20,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) == 5 && os.Args[1] == "read":
 		os.Exit(read(os.Args[2], os.Args[3], os.Args[4]))
+	case len(os.Args) == 6 && os.Args[1] == "die":
+		os.Exit(dieAt(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
 	case len(os.Args) == 3 && roles[os.Args[1]] != nil:
 		os.Exit(roles[os.Args[1]](os.Args[2]))
 	}

@@ -210,7 +210,7 @@ func (p *plan) logLost(x *examination, why error) {
 	case fault != nil && !x.log.report.Unfinished():
 		p.note("lost: the log as a whole from entry %d on; what can be read of it stays, and no longer proves anything", fault.Seq)
 	default:
-		p.note("lost: entries %d to %d of the log, or those that stood in their place", x.log.report.Last.Seq+1, max(x.state.Checkpoint.Seq, x.log.report.Last.Seq+1))
+		p.note("lost: what the log held after entry %d; the vault has seen it up to entry %d", x.log.report.Last.Seq, x.state.Checkpoint.Seq)
 	}
 	p.effects(x)
 	p.accept(x, causeLogLost)
