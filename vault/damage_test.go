@@ -2,6 +2,7 @@ package vault_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -56,6 +57,12 @@ func newSpecimen(t testing.TB, resources int) *specimen {
 func (s *specimen) examine(t testing.TB, image []byte) (refused bool) {
 	t.Helper()
 	spit(t, s.cfg.File, image)
+	return s.examineFile(t)
+}
+
+// examineFile is examine for the file as it lies there.
+func (s *specimen) examineFile(t testing.TB) (refused bool) {
+	t.Helper()
 	v, err := vault.Open(t.Context(), s.cfg)
 	if err != nil {
 		if !damage(err) {
@@ -205,6 +212,34 @@ func TestRandomPages(t *testing.T) {
 	t.Logf("%d pages, %d of %d changes refused", pages, refused, 8*pages)
 }
 
+// The same by chance, on a vault of several hundred pages, a few of them at once.
+func TestRandomPagesOfALargeVault(t *testing.T) {
+	s := newSpecimen(t, 1200)
+	tries := 40
+	if os.Getenv("TEST_ALL") == "1" {
+		tries = 160
+	}
+	seed := [32]byte{byte(time.Now().UnixNano()), byte(time.Now().UnixNano() >> 8)}
+	random := rand.NewChaCha8(seed)
+	pages := len(s.whole) / s.pageSize
+	refused := 0
+	for range tries {
+		image := bytes.Clone(s.whole)
+		for range 1 + random.Uint64()%4 {
+			page := image[int(random.Uint64()%uint64(pages))*s.pageSize:][:s.pageSize]
+			from := random.Uint64() % 3 * 16 // with its head, without it, without its first element
+			random.Read(page[from : from+1+random.Uint64()%(uint64(s.pageSize)-from)])
+		}
+		if s.examine(t, image) {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was ever refused")
+	}
+	t.Logf("%d pages, %d of %d changes refused, seed %x", pages, refused, tries, seed[:2])
+}
+
 func TestMetaPages(t *testing.T) {
 	s := newSpecimen(t, 5)
 	zero := func(pages ...int) []byte {
@@ -226,30 +261,148 @@ func TestMetaPages(t *testing.T) {
 	s.examine(t, image)
 }
 
-// Every byte of a small vault where everything must be tried, else every fifth.
+// Every byte of the tree of a small vault where everything must be tried, else every fifth; and some of the others.
 func TestFlippedBytes(t *testing.T) {
 	s := newSpecimen(t, 1)
 	step := 5
 	if os.Getenv("TEST_ALL") == "1" {
 		step = 1
 	}
-	image := bytes.Clone(s.whole)
-	refused, tried := 0, 0
-	for at := 0; at < len(image); at += step {
-		if image[at] == 0 && bytes.Count(image[at/512*512:][:512], []byte{0}) == 512 && at%64 != 0 {
-			continue // of wide empty stretches a few
+	in := reachable(s.whole, s.pageSize)
+	spit(t, s.cfg.File, s.whole)
+	f, err := os.OpenFile(s.cfg.File, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	tried, refused, outside := 0, 0, 0
+	for at, was := range s.whole {
+		if in[at] && at%step != 0 || !in[at] && at%(29*step) != 0 {
+			continue
 		}
-		image[at] ^= 1 << (at % 8)
-		if s.examine(t, image) {
+		write := func(b byte) {
+			if _, err := f.WriteAt([]byte{b}, int64(at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(was ^ 1<<(at/step%8))
+		switch bad := s.examineFile(t); {
+		case bad && !in[at]:
+			t.Errorf("byte %d is not in the tree, and the vault is refused for it", at)
+		case bad:
 			refused++
 		}
-		image[at] ^= 1 << (at % 8)
+		write(was)
 		tried++
+		if !in[at] {
+			outside++
+		}
 	}
-	t.Logf("%d of %d bytes, %d refused", tried, len(image), refused)
-	if s.examine(t, s.whole) {
+	t.Logf("%d of %d bytes, %d refused; %d outside of the tree", tried, len(s.whole), refused, outside)
+	if refused == 0 || outside == 0 {
+		t.Error("this proves nothing")
+	}
+	if s.examineFile(t) {
 		t.Error("the vault itself is refused")
 	}
+}
+
+// P6: damage outside the reachable tree is no damage: the vault opens, reads, verifies and goes on.
+func TestDamageOutsideTheTree(t *testing.T) {
+	s := newSpecimen(t, 60)
+	in := reachable(s.whole, s.pageSize)
+	random := rand.NewChaCha8([32]byte{2})
+	noise := make([]byte, len(s.whole))
+	random.Read(noise)
+	for name, with := range map[string]func(at int) byte{
+		"noise": func(at int) byte { return noise[at] },
+		"zeros": func(int) byte { return 0 },
+		"ones":  func(int) byte { return 0xFF },
+		"flips": func(at int) byte { return ^s.whole[at] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			image := bytes.Clone(s.whole)
+			changed := 0
+			for at := range image {
+				if !in[at] {
+					image[at] = with(at)
+					changed++
+				}
+			}
+			if s.examine(t, image) {
+				t.Fatal("refused")
+			}
+			v := open(t, s.cfg)
+			vaulttest.Check(t, v)
+			for i := range 20 {
+				mutate(t, v, put(fmt.Sprintf("new%d", i), vault.KindText, string(bytes.Repeat([]byte("x"), 3000*i))))
+			}
+			if _, err := v.Compact(); err != nil {
+				t.Error(err)
+			}
+			if got, err := read(t, v, "r0007", 0); err != nil || got != s.contents["r0007"] {
+				t.Errorf("%d bytes, %v", len(got), err)
+			}
+			t.Logf("%d of %d bytes changed", changed, len(image))
+		})
+	}
+	// The control: what is in the tree counts.
+	image, noticed := bytes.Clone(s.whole), false
+	for page := 2; page < len(image)/s.pageSize && !noticed; page++ {
+		if at := page * s.pageSize; in[at] {
+			copy(image[at+16:][:s.pageSize-16], noise)
+			noticed = s.examine(t, image)
+		}
+	}
+	if !noticed {
+		t.Error("noise in the tree is no damage either: this proves nothing")
+	}
+}
+
+// reachable says of each byte of a good file whether bbolt needs it: the newest meta page, the free list, and of the pages of
+// all buckets what their heads name. The layout is drawn in pages.go, and walked here without it.
+func reachable(image []byte, pageSize int) []bool {
+	in := make([]bool, len(image))
+	number := binary.NativeEndian
+	use := func(at, n int) []byte {
+		for i := range n {
+			in[at+i] = true
+		}
+		return image[at:][:n]
+	}
+	meta := image[16:]
+	if other := image[pageSize+16:]; number.Uint64(other[48:]) > number.Uint64(meta[48:]) {
+		meta = other
+		use(pageSize, 16+64)
+	} else {
+		use(0, 16+64)
+	}
+	list := use(int(number.Uint64(meta[32:]))*pageSize, 16)
+	use(int(number.Uint64(meta[32:]))*pageSize+16, 8*int(number.Uint16(list[10:])))
+
+	var walk func(at int)
+	walk = func(at int) {
+		head := use(at, 16)
+		leaf := number.Uint16(head[8:])&2 != 0
+		for i := range int(number.Uint16(head[10:])) {
+			at := at + 16 + 16*i
+			e := use(at, 16)
+			if !leaf {
+				use(at+int(number.Uint32(e)), int(number.Uint32(e[4:])))
+				walk(int(number.Uint64(e[8:])) * pageSize)
+				continue
+			}
+			key, value := int(number.Uint32(e[8:])), int(number.Uint32(e[12:]))
+			data := use(at+int(number.Uint32(e[4:])), key+value)
+			if number.Uint32(e) == 1 {
+				if root := number.Uint64(data[key:]); root != 0 {
+					walk(int(root) * pageSize)
+				}
+			}
+		}
+	}
+	walk(int(number.Uint64(meta[16:])) * pageSize)
+	return in
 }
 
 // A file that is cut while it is open: errors, no fault, and the vault can be closed.
