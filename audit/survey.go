@@ -271,9 +271,9 @@ func (w *walker) settle(file io.ReaderAt, s *segment, newest bool) error {
 		if !newest {
 			return w.damaged("goes on after its last valid signature")
 		}
-		// A commit is written only after the one before was durable: two valid
-		// signatures behind the break prove that the first was answered.
-		later, err := w.countSigned(io.NewSectionReader(file, w.signed.end, w.torn))
+		// A commit is written only after the one before was durable: two ends of
+		// commits behind the break prove that the first was answered.
+		later, err := countCommits(io.NewSectionReader(file, w.signed.end, w.torn))
 		if err != nil {
 			return err
 		}
@@ -300,22 +300,22 @@ func (w *walker) valid(line []byte) bool {
 	return ok && c.sig != nil && verifySignature(w.key, w.log.config.VaultID, w.segment, c.seq, c.body, c.sig)
 }
 
-// countSigned counts lines with a valid signature, up to two, in a tail of
-// which nothing else is known.
-func (w *walker) countSigned(tail io.Reader) (int, error) {
+// countCommits counts, up to two, the ends of commits in a tail of which nothing
+// else is known. Only signatures look like one: `"sig":"` and `=="}` stand nowhere
+// else in a line, and one flipped bit does not hide both.
+func countCommits(tail io.Reader) (int, error) {
 	lines := bufio.NewReaderSize(tail, 64<<10)
-	count := 0
-	for count < 2 {
+	begun, ended := 0, 0
+	for max(begun, ended) < 2 {
 		line, err := lines.ReadSlice('\n')
-		if w.valid(line) {
-			count++
+		begun += bytes.Count(line, []byte(sigKey[1:]))
+		ended += bytes.Count(line, []byte("==\"}"))
+		if errors.Is(err, io.EOF) {
+			break
 		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			if errors.Is(err, io.EOF) {
-				return count, nil
-			}
-			return count, err
+			return 0, err
 		}
 	}
-	return count, nil
+	return max(begun, ended), nil
 }
