@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -461,11 +462,11 @@ func dieAt(verb, step, home, file string) int {
 	return 0
 }
 
-// obliging says yes, and the secret in its environment.
+// obliging says yes, and the secret in its environment, in hex.
 type obliging struct{}
 
 func (obliging) Confirm(string) (bool, error)  { return true, nil }
-func (obliging) Secret(string) ([]byte, error) { return []byte(os.Getenv("TEST_SECRET")), nil }
+func (obliging) Secret(string) ([]byte, error) { return hex.DecodeString(os.Getenv("TEST_SECRET")) }
 
 // dies runs dieAt in a process of its own and reports whether it came to the
 // step.
