@@ -1,16 +1,11 @@
 package vault
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // compactSuffix names what Compact writes, and afterwards what it replaced.
@@ -54,11 +49,11 @@ func (v *Vault) compact() (bool, error) {
 	}
 	defer old.Close()
 	v.cfg.step("switched")
-	overwritten, err := v.destroy(v.compactFile(), old)
+	overwritten, err := destroyOpen(v.compactFile(), old, v.cfg.step)
 	for n := uint32(1); n < schema; n++ {
 		kept := v.keptFile(n)
 		for _, path := range []string{kept + newSuffix, kept} {
-			too, more := v.destroyLeft(path)
+			too, more := destroy(path, v.cfg.step)
 			overwritten, err = overwritten && too, and(err, more)
 		}
 	}
@@ -147,82 +142,6 @@ func (v *Vault) lockLife() {
 
 // finishCompact destroys what an interrupted Compact left. The caller knows that FILE is good.
 func (v *Vault) finishCompact() error {
-	_, err := v.destroyLeft(v.compactFile())
+	_, err := destroy(v.compactFile(), v.cfg.step)
 	return err
-}
-
-// destroyLeft is destroy for a file that may be there or not.
-func (v *Vault) destroyLeft(path string) (overwritten bool, err error) {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return true, nil
-	case err != nil:
-		return false, err
-	}
-	// Whichever file an interruption left under this name, it must be the other one that a power cut keeps under FILE.
-	if err := syncDir(filepath.Dir(path)); err != nil {
-		return false, err
-	}
-	if singleRegular(info) != nil {
-		// Not made here; what a link leads to is somebody else's.
-		return false, os.Remove(path)
-	}
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
-	return v.destroy(path, f)
-}
-
-// destroy overwrites a file and removes its name, if it still is this file's. It reports whether its bytes were
-// overwritten where they lay.
-func (v *Vault) destroy(path string, f *os.File) (overwritten bool, err error) {
-	overwritten, err = writesInPlace(f), zero(f)
-	v.cfg.step("overwritten")
-	is, statErr := f.Stat()
-	named, lstatErr := os.Lstat(path)
-	if statErr == nil && lstatErr == nil && os.SameFile(is, named) {
-		// Better gone than left, also when it could not be overwritten.
-		err = and(err, os.Remove(path))
-		v.cfg.step("removed")
-		err = and(err, syncDir(filepath.Dir(path)))
-	}
-	return overwritten && err == nil, err
-}
-
-// zero overwrites a file with zeros, and waits until they are on the disk. What is zero already stays as it is: it may be
-// a hole, which would take room that a full disk has not.
-func zero(f *os.File) error {
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	const piece = 512 // no file system has smaller holes
-	chunk, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
-	for at := int64(0); at < info.Size(); at += int64(len(chunk)) {
-		n, err := f.ReadAt(chunk, at)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
-		for from := 0; from < n; {
-			to := from
-			for to < n && !bytes.Equal(chunk[to:min(to+piece, n)], zeros[:min(piece, n-to)]) {
-				to = min(to+piece, n)
-			}
-			if to == from {
-				from += piece
-				continue
-			}
-			if _, err := f.WriteAt(zeros[:to-from], at+int64(from)); err != nil {
-				return err
-			}
-			from = to
-		}
-	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("syncing %s: %w", f.Name(), err)
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -168,4 +169,35 @@ func TestSnapshotOfDamagedContents(t *testing.T) {
 	if got, err := read(t, c, "kept02", 0); err != nil || got != "content of 2" {
 		t.Errorf("%q, %v", got, err)
 	}
+}
+
+// A copy that has served leaves nothing where it lay.
+func TestDestroy(t *testing.T) {
+	p := newPurged(t)
+	v := open(t, p.cfg)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "copy")
+	if _, err := v.Snapshot(path); err != nil {
+		t.Fatal(err)
+	}
+	// Its bytes are looked for through a second descriptor.
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := vault.Destroy(path); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := io.ReadAll(f)
+	if err != nil || len(whole) == 0 || bytes.Count(whole, []byte{0}) != len(whole) {
+		t.Errorf("not overwritten: %d bytes, %v", len(whole), err)
+	}
+	if _, err := vault.Destroy(path); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+	if names := listing(t, dir); len(names) != 0 {
+		t.Errorf("left: %v", names)
+	}
+	p.compare(t, v)
 }
