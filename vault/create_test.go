@@ -25,6 +25,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(vault.MemoryDir); dir != "" {
+		os.Exit(vault.MemoryChild(dir))
+	}
 	if dir := os.Getenv(crashDir); dir != "" {
 		if op := os.Getenv(crashOp); op != "" {
 			os.Exit(crashingChange(dir, op, os.Getenv(crashStep)))
