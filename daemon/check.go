@@ -22,11 +22,15 @@ import (
 //
 // What is wrong is a *Fault; a changed home is none.
 func Check(ctx context.Context, o Offline, expect string) error {
-	if err := o.check(ctx, expect); err != nil {
-		return asFault(err)
+	err := o.check(ctx, expect)
+	if err == nil || errors.Is(err, errChanged) {
+		return err
 	}
-	return nil
+	return asFault(err)
 }
+
+// errChanged: something in the home changed while it was looked at.
+var errChanged = errors.New("the home changed while it was checked")
 
 func (o *Offline) check(ctx context.Context, expect string) error {
 	defer o.forgetSecret()
@@ -56,7 +60,7 @@ func (o *Offline) check(ctx context.Context, expect string) error {
 	if change := firstChange(before, after); change != "" {
 		o.say("changed: %s", change)
 		if wrong == nil {
-			wrong = fmt.Errorf("the home changed while it was checked: %s", change)
+			wrong = fmt.Errorf("%w: %s", errChanged, change)
 		}
 		return wrong
 	}

@@ -88,24 +88,27 @@ func regular(found map[string]fileFacts) (n int) {
 	return n
 }
 
-// firstChange names what differs between two inventories; empty when nothing does.
+// firstChange names what differs between two inventories; empty when nothing
+// does. Names come first: a folder is written whenever one of them changes.
 func firstChange(before, after map[string]fileFacts) string {
 	for _, name := range slices.Sorted(maps.Keys(before)) {
-		was, is := before[name], after[name]
-		switch _, there := after[name]; {
-		case !there:
+		if _, there := after[name]; !there {
 			return name + " is gone"
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		if _, there := before[name]; !there {
+			return name + " is new"
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		switch was, is := before[name], after[name]; {
 		case was.sum != is.sum || was.size != is.size:
 			return name + " has another content"
 		case was.mode != is.mode:
 			return fmt.Sprintf("%s had mode %v and has %v", name, was.mode, is.mode)
 		case !was.mtime.Equal(is.mtime):
 			return name + " was written"
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(after)) {
-		if _, there := before[name]; !there {
-			return name + " is new"
 		}
 	}
 	return ""
