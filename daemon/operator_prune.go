@@ -24,6 +24,7 @@ func (o operator) PruneAudit(_ context.Context, req *operatorv1.PruneAuditReques
 		}
 		copies = append(copies, audit.Copy{Segment: c.GetSegment(), SHA256: sum})
 	}
+	o.d.checkpoint() // so that the next start needs as little of the log as possible
 	pruned, err := log.Prune(copies, req.GetDryRun())
 	switch {
 	case errors.Is(err, audit.ErrNotPrunable):

@@ -357,6 +357,8 @@ func (d *Daemon) openLog() error {
 		Dir: place.AuditDir(d.home), KeyFile: place.AuditKey(d.home), SealKey: seal, VaultID: d.vault.ID(),
 		SegmentSize: d.segmentSize, Known: audit.Position(known), Fresh: known == (vault.Checkpoint{}),
 		Expect: kept.position(), Now: d.clock.now, Logger: d.logger,
+		// The next start replays from where the counters in the vault are exact.
+		Keep: func() audit.Position { return audit.Position(d.vault.State().UsesAt) },
 	})
 	if err != nil {
 		return err
