@@ -27,6 +27,7 @@ type keychain struct {
 const keychainScript = `#!/bin/sh
 cd "$(dirname "$0")" || exit 1
 read -r request
+echo asked >>asked
 field() { printf %s "$request" | sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"; }
 if [ -p hang ]; then cat hang >/dev/null; fi
 item="item-$(field account)"

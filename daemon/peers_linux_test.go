@@ -28,35 +28,44 @@ func TestRunDiesWithItsProcess(t *testing.T) {
 	d.AddSubject("worker")
 	d.Grant("worker", "read:readme")
 
+	conn, child := handed(t, d)
+	run := d.OpenOn(conn, "worker")
+	equal(t, "while it lives", run.Refused("readme"), wire.Allowed)
+	equal(t, "the process that the operator sees", int(d.Status().GetRuns()[0].GetPid()), child.Pid)
+
+	must(t, child.Kill())
+	_, _ = child.Wait()
+	equal(t, "when it is dead", run.Refused("readme"), wire.RunEnded)
+	_, err := brokerv1.NewBrokerServiceClient(conn).ListResources(t.Context(), &brokerv1.ListResourcesRequest{RunId: run.ID})
+	equal(t, "a list", daemontest.Reason(err), wire.RunEnded)
+	if decision, reason := run.Explained("readme"); decision != "" || reason != wire.RunEnded {
+		t.Errorf("explained as %s, %s", decision, reason)
+	}
+	equal(t, "the cause", last(d, "authz").Cause, "PEER_CHANGED")
+}
+
+// handed is a connection that another process, which lives on, has made and
+// handed over.
+func handed(t *testing.T, d *daemontest.Daemon) (*grpc.ClientConn, *os.Process) {
+	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
-	defer ours.Close()
+	t.Cleanup(func() { ours.Close() })
 	self, err := os.Executable()
 	must(t, err)
 	child := exec.Command(self, "hand-over", place.BrokerSocket(d.SocketDir))
 	child.ExtraFiles = []*os.File{theirs}
 	must(t, child.Start())
+	t.Cleanup(func() { _ = child.Process.Kill(); _, _ = child.Process.Wait() })
 	must(t, theirs.Close())
 
 	handed := receive(t, pair[0])
 	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return handed, nil }))
 	must(t, err)
-	defer conn.Close()
-	run := d.OpenOn(conn, "worker")
-	equal(t, "while it lives", run.Refused("readme"), wire.Allowed)
-	equal(t, "the process that the operator sees", int(d.Status().GetRuns()[0].GetPid()), child.Process.Pid)
-
-	must(t, child.Process.Kill())
-	_ = child.Wait()
-	equal(t, "when it is dead", run.Refused("readme"), wire.RunEnded)
-	_, err = brokerv1.NewBrokerServiceClient(conn).ListResources(t.Context(), &brokerv1.ListResourcesRequest{RunId: run.ID})
-	equal(t, "a list", daemontest.Reason(err), wire.RunEnded)
-	if decision, reason := run.Explained("readme"); decision != "" || reason != wire.RunEnded {
-		t.Errorf("explained as %s, %s", decision, reason)
-	}
-	equal(t, "the cause", last(d, "authz").Cause, "PEER_CHANGED")
+	t.Cleanup(func() { conn.Close() })
+	return conn, child.Process
 }
 
 // handOver connects and gives the connection away: see TestMain.

@@ -125,8 +125,10 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fault(wire.SocketUnsafe, "listening: %w", err)
 	}
-	if err := os.Chmod(path, 0o600); err != nil { // where the descriptor's mode does not count
-		return nil, errors.Join(fault(wire.SocketUnsafe, "%w", err), listener.Close())
+	if checkSocket(path) != nil { // where the descriptor's mode does not count
+		if err := os.Chmod(path, 0o600); err != nil {
+			return nil, errors.Join(fault(wire.SocketUnsafe, "%w", err), listener.Close())
+		}
 	}
 	if err := checkSocket(path); err != nil {
 		return nil, errors.Join(err, listener.Close())
