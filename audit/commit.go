@@ -46,8 +46,8 @@ func (l *Log) run() {
 			l.commitPending()
 		case <-retry.C:
 			l.mend()
-		case answer := <-l.rotate:
-			answer <- l.rotateNow()
+		case r := <-l.requests:
+			r.answer <- r.do()
 		case <-l.stop:
 			l.commitPending()
 			return
@@ -183,6 +183,27 @@ func (w *writer) makeRoom(end int64, operator bool) error {
 	default:
 		return err
 	}
+	return nil
+}
+
+// lendReserve frees most of the reserve, for what will free more than that.
+func (l *Log) lendReserve() error {
+	const kept = 16 * blockSize
+	w := &l.w
+	if w.dirty || w.abandoned || w.frozen || !w.canKeep {
+		return nil
+	}
+	if err := w.inspect(w.size); err != nil {
+		return err
+	}
+	if err := w.file.Truncate(w.size); err != nil { // the size stays
+		return err
+	}
+	w.reserved = w.size / blockSize * blockSize
+	if err := w.file.Reserve(w.reserved, kept); err != nil {
+		return err
+	}
+	w.reserved += kept
 	return nil
 }
 

@@ -158,6 +158,152 @@ func TestOperatorReserve(t *testing.T) {
 	})
 }
 
+// Strangers' entries that ride with the operator's do not use the reserve up.
+func TestStrangersInReserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{}
+		l := start(t, testConfig(t), d)
+		if l.w.reserve < 64<<10 {
+			leftOut(t, "operator reserve", "no file system here can set blocks aside, or it is full")
+		}
+		for l.w.reserved-l.w.size > l.w.reserve { // up to where the reserve begins
+			record(t, l, acquired())
+		}
+		d.fail(on(unix.ENOSPC, "reserve"))
+		strangers, operators := 0, 0
+		for range 100 {
+			one, err := l.Append(func(uint64, time.Time) (Entry, error) { return acquired(), nil })
+			if err == nil {
+				defer func() { _ = one.Wait(t.Context()) }()
+			}
+			two, failed := l.AppendOperator(func(uint64, time.Time) (Entry, error) { return Entry{Kind: "grant.revoke", GrantID: "abc"}, nil })
+			if failed == nil && two.Wait(t.Context()) == nil {
+				operators++
+			}
+			if err == nil && one.Wait(t.Context()) == nil {
+				strangers++
+			}
+		}
+		if operators < 98 || strangers > 2 {
+			t.Errorf("%d entries of the operator's and %d of strangers", operators, strangers)
+		}
+		d.fail(nil)
+		wait()
+		record(t, l, acquired())
+		stop(t, l)
+	})
+}
+
+// A disk that fails its self-test at a rotation is not trusted with the next
+// entry; one that only lacks space or descriptors puts the rotation off.
+func TestSelfTest(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		err   error
+		fails bool
+		cause string
+	}{
+		{"input/output error", unix.EIO, true, "input/output error on "},
+		{"read-only", unix.EROFS, true, "read-only file system at "},
+		{"other content", errors.New("the disk gives back something else than was written"), true, "something else"},
+		{"no space", unix.ENOSPC, false, ""},
+		{"no descriptors", unix.EMFILE, false, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &disk{}
+				config := testConfig(t)
+				l := start(t, config, d)
+				record(t, l, acquired())
+				d.fail(on(c.err, "probe"))
+				if err := l.Rotate(); !errors.Is(err, ErrFailed) {
+					t.Errorf("rotated with %v", err)
+				}
+				if c.fails {
+					refused(t, l, c.cause)
+					wait()
+					refused(t, l, c.cause)
+				} else {
+					record(t, l, acquired())
+				}
+				d.fail(nil)
+				wait()
+				record(t, l, acquired())
+				if err := l.Rotate(); err != nil {
+					t.Error(err)
+				}
+				head := l.Head()
+				stop(t, l)
+				intact(t, config, head)
+
+				// At the start it is the same.
+				config.Fresh, config.Known = false, Position{head.Segment, head.Seq, head.Hash}
+				d.fail(on(c.err, "probe"))
+				l = start(t, config, d)
+				if ok, cause := l.Health(); ok || !strings.Contains(cause, c.cause) {
+					t.Errorf("started: %v, %q", ok, cause)
+				}
+				d.fail(nil)
+				wait()
+				record(t, l, acquired())
+				stop(t, l)
+			})
+		})
+	}
+	d := &disk{}
+	d.fail(on(unix.EIO, "probe"))
+	config := testConfig(t)
+	d.osFolder = osFolder(config.Dir)
+	if _, _, err := open(config, d); !errors.Is(err, unix.EIO) {
+		t.Errorf("a first start: %v", err)
+	}
+	if _, err := os.Stat(config.KeyFile); !os.IsNotExist(err) {
+		t.Errorf("a key was made: %v", err)
+	}
+}
+
+// While the operator goes on in the reserve, what is pending survives the
+// attempts to mend the log.
+func TestMendingKeepsPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{}
+		l := start(t, testConfig(t), d)
+		if l.w.reserve < 64<<10 {
+			leftOut(t, "operator reserve", "no file system here can set blocks aside, or it is full")
+		}
+		d.fail(on(unix.ENOSPC, "reserve"))
+		for range 9 {
+			_, _ = l.Record(t.Context(), acquired())
+		}
+		// The attempt finds an entry that the committer has not taken yet.
+		var pending []Ticket
+		d.fail(func(op string) error {
+			if op == "reserve" && len(pending) < 3 {
+				ticket, err := l.AppendOperator(func(uint64, time.Time) (Entry, error) { return Entry{Kind: "grant.revoke", GrantID: "abc"}, nil })
+				if err != nil {
+					t.Error(err)
+				}
+				pending = append(pending, ticket)
+			}
+			return on(unix.ENOSPC, "reserve")(op)
+		})
+		wait()
+		wait()
+		if len(pending) == 0 {
+			t.Error("nothing was tried")
+		}
+		for _, ticket := range pending {
+			if err := ticket.Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		d.fail(nil)
+		wait()
+		record(t, l, acquired())
+		stop(t, l)
+	})
+}
+
 // A file whose sync failed is abandoned at its last durable byte.
 func TestSyncFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

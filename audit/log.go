@@ -106,10 +106,10 @@ type Log struct {
 	config Config
 	folder folder
 
-	wake    chan struct{} // to the committer: something is pending
-	rotate  chan chan error
-	stop    chan struct{}
-	stopped chan struct{} // closed when the committer has ended
+	wake     chan struct{} // to the committer: something is pending
+	requests chan request
+	stop     chan struct{}
+	stopped  chan struct{} // closed when the committer has ended
 
 	mu      sync.Mutex
 	pending *batch

@@ -44,13 +44,13 @@ func open(config Config, in folder) (*Log, *Recovery, error) {
 		return nil, nil, err
 	}
 	l := &Log{
-		config:  config,
-		folder:  in,
-		wake:    make(chan struct{}, 1),
-		rotate:  make(chan chan error),
-		stop:    make(chan struct{}),
-		stopped: make(chan struct{}),
-		pending: newBatch(),
+		config:   config,
+		folder:   in,
+		wake:     make(chan struct{}, 1),
+		requests: make(chan request),
+		stop:     make(chan struct{}),
+		stopped:  make(chan struct{}),
+		pending:  newBatch(),
 	}
 	l.w.canKeep = true
 	recovery, err := l.load()

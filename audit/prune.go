@@ -157,6 +157,12 @@ func (l *Log) lastOf(s segment) (Position, error) {
 // reduce prunes one segment.
 func (l *Log) reduce(r reduction) error {
 	stub, err := l.makeStub(r)
+	if isSpace(err) {
+		if err := l.ask(l.lendReserve); err != nil {
+			return err
+		}
+		stub, err = l.makeStub(r)
+	}
 	if err != nil {
 		return err
 	}

@@ -39,10 +39,19 @@ func isScarce(err error) bool { return errors.Is(err, unix.EMFILE) || errors.Is(
 func (p *prepared) keyID() string { return keyID(p.key.Public().(ed25519.PublicKey)) }
 
 // Rotate closes the open segment and begins the next one.
-func (l *Log) Rotate() error {
+func (l *Log) Rotate() error { return l.ask(l.rotateNow) }
+
+// request is something for the committer to do.
+type request struct {
+	do     func() error
+	answer chan error
+}
+
+// ask has the committer do something between two commits.
+func (l *Log) ask(do func() error) error {
 	answer := make(chan error, 1)
 	select {
-	case l.rotate <- answer:
+	case l.requests <- request{do, answer}:
 	case <-l.stopped:
 		return ErrClosed
 	case <-time.After(l.config.WaitLimit):

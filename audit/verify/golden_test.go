@@ -103,6 +103,19 @@ func BenchmarkVerify(b *testing.B) {
 	}
 }
 
+// BenchmarkVerifyMillion is the same for 1 000 000 entries, with progress.
+func BenchmarkVerifyMillion(b *testing.B) {
+	dir, entries := large(b, 1_000_000)
+	for b.Loop() {
+		told, last, total := 0, int64(0), int64(0)
+		report, err := verify.Dir(b.Context(), dir, verify.Options{Progress: func(done, of int64) { told, last, total = told+1, done, of }})
+		if err != nil || report.Fault != nil || report.Entries < entries || told < 100 || last != total {
+			b.Fatalf("%v, told %d times, %d of %d: %+v", err, told, last, total, report)
+		}
+	}
+	b.ReportMetric(float64(entries)*float64(b.N)/b.Elapsed().Seconds(), "entries/s")
+}
+
 // large makes a log of acquires in several segments. Commits are as large as
 // the disk makes them.
 func large(b *testing.B, entries uint64) (string, uint64) {
@@ -115,9 +128,9 @@ func large(b *testing.B, entries uint64) (string, uint64) {
 	}
 	e := audit.Entry{Kind: audit.Acquire, RunID: "abcdefghjk", SubjectID: "worker", Tier: "cooperative", ResourceID: "design-doc",
 		Version: 1, Action: "read", GrantID: "abcdefghjk", Decision: "allow", ReasonCode: "ALLOWED", Bytes: new(int64(1024))}
-	for range entries / 100 {
+	for range entries / 1000 {
 		var last audit.Ticket
-		for range 100 {
+		for range 1000 {
 			if last, err = l.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil }); err != nil {
 				b.Fatal(err)
 			}
