@@ -243,6 +243,9 @@ func TestPruneOnFullDisk(t *testing.T) {
 	if !errors.Is(err, ErrFailed) {
 		t.Fatalf("on a full disk: %v", err)
 	}
+	if err := os.WriteFile(filepath.Join(config.Dir, "control"), make([]byte, 600), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("there is room for the stub: %v", err)
+	}
 	pruned, err := l.Prune(copies(t, config, 1), false)
 	if err != nil || len(pruned) != 1 || pruned[0].Bytes < 100<<10 {
 		t.Errorf("%+v, %v", pruned, err)

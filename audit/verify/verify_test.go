@@ -16,8 +16,9 @@ import (
 
 // built is a log of three segments on disk, closed.
 type built struct {
-	dir  string
-	head audit.Head
+	config audit.Config
+	dir    string
+	head   audit.Head
 	// segments holds the lines of each file.
 	segments [][][]byte
 }
@@ -39,7 +40,7 @@ func build(t testing.TB) built {
 			appendBurst(t, l, burst)
 		}
 	}
-	b := built{dir: config.Dir, head: l.Head()}
+	b := built{config: config, dir: config.Dir, head: l.Head()}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
