@@ -3,10 +3,13 @@ package audit
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,11 +29,17 @@ func TestMain(m *testing.M) {
 }
 
 // appendForEver opens the log that settings name and prints every seq it was
-// told is durable.
+// told is durable. With one setting more it also prunes, up to the segment that
+// it says.
 func appendForEver(settings string) {
 	f := strings.Split(settings, " ")
 	seal, _ := hex.DecodeString(f[2])
-	l, _, err := Open(Config{Dir: f[0], KeyFile: f[1], SealKey: seal, VaultID: testVault, SegmentSize: 8000})
+	config := Config{Dir: f[0], KeyFile: f[1], SealKey: seal, VaultID: testVault, SegmentSize: 4000}
+	if len(f) > 3 {
+		keep, _ := strconv.ParseUint(f[3], 10, 32)
+		config.Keep = func() Position { return Position{Segment: uint32(keep)} }
+	}
+	l, _, err := Open(config)
 	if err != nil {
 		fmt.Println("open:", err)
 		return
@@ -51,11 +60,28 @@ func appendForEver(settings string) {
 			}
 		}()
 	}
+	for number := uint32(1); len(f) > 3; number++ {
+		content, err := os.ReadFile(filepath.Join(f[0], segmentName(number)))
+		if os.IsNotExist(err) {
+			continue
+		}
+		if _, err := l.Prune([]Copy{{Segment: number, SHA256: sha256.Sum256(content)}}, false); errors.Is(err, ErrNotPrunable) {
+			break
+		} else if err != nil {
+			fmt.Println("prune:", err)
+			return
+		}
+	}
 	select {}
 }
 
 // A writer that is killed loses nothing that it had acknowledged (P20).
-func TestKilled(t *testing.T) {
+func TestKilled(t *testing.T) { killed(t, false) }
+
+// Nor does one that is killed while it prunes; what it pruned it tells of.
+func TestKilledWhilePruning(t *testing.T) { killed(t, true) }
+
+func killed(t *testing.T, prune bool) {
 	config := testConfig(t)
 	l := start(t, config, nil)
 	stop(t, l)
@@ -63,8 +89,12 @@ func TestKilled(t *testing.T) {
 	answered := map[uint64]bool{}
 	const kills = 8
 	for round := range kills {
+		setting := ""
+		if prune {
+			setting = fmt.Sprint(" ", config.Known.Segment)
+		}
 		child := exec.Command(os.Args[0])
-		child.Env = append(os.Environ(), killEnv+"="+config.Dir+" "+config.KeyFile+" "+hex.EncodeToString(config.SealKey))
+		child.Env = append(os.Environ(), killEnv+"="+config.Dir+" "+config.KeyFile+" "+hex.EncodeToString(config.SealKey)+setting)
 		pipe, err := child.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +119,7 @@ func TestKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := 0
+		found, pruned := 0, uint64(0)
 		if err := l.Replay(Position{}, func(e Entry, at Position) error {
 			if answered[at.Seq] && e.Kind == Acquire {
 				found++
@@ -98,12 +128,27 @@ func TestKilled(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if found != len(answered) {
-			t.Errorf("after %d kills: %d of %d answered entries are there", round+1, found, len(answered))
-		}
 		head := l.Head()
 		stop(t, l)
-		intact(t, config, head)
+		report := intact(t, config, head)
+		for _, p := range report.Pruned {
+			pruned = max(pruned, p.Last)
+		}
+		gone := 0
+		for seq := range answered {
+			if seq <= pruned {
+				gone++
+			}
+		}
+		if found+gone != len(answered) {
+			t.Errorf("after %d kills: %d of %d answered entries are there, and %d were pruned", round+1, found, len(answered), gone)
+		}
+		if left := files(t, config); strings.Contains(left, "pruning") || strings.Contains(left, "tmp") {
+			t.Errorf("left behind: %s", left)
+		}
+		if prune && round > 2 && pruned == 0 {
+			t.Error("nothing was pruned")
+		}
 		config.Known = Position{head.Segment, head.Seq, head.Hash}
 	}
 	t.Logf("%d kills, %d answered entries, none lost", kills, len(answered))
