@@ -11,6 +11,7 @@ import (
 	"subjectbroker/cmd/sbctl/internal/content"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/proto/recovery"
+	"subjectbroker/proto/wire"
 )
 
 // What opens a vault is typed on the terminal and not shown, or read from a
@@ -96,6 +97,21 @@ func (a *app) recoveryCode(ctx context.Context, doing string, from codeSource) (
 		}
 		a.say("%v; try again", err)
 	}
+}
+
+// wrongSecret says in a person's words that what was given opens nothing.
+func wrongSecret(err error, kind string) error {
+	failed, ok := errors.AsType[*failure](err)
+	if !ok || failed.code != wire.WrongKey {
+		return err
+	}
+	switch kind {
+	case slotPassphrase:
+		failed.what, failed.hint = "this passphrase does not open the vault", ""
+	case slotRecovery:
+		failed.what, failed.hint = "this is a recovery code, but not the one of this vault", ""
+	}
+	return failed
 }
 
 // askSecret asks a person for one line. option is what a program uses instead.

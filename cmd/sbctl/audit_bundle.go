@@ -77,8 +77,14 @@ func (c auditBundleCmd) Run(ctx context.Context, a *app) error {
 	options := verify.BundleOptions{Since: timeOf(since), Until: timeOf(until), Head: headOf(head), Progress: progress.Show}
 	var report verify.Report
 	err = replaceFile(doing, path, c.Force, func(file *os.File) error {
-		var err error
-		report, err = verify.WriteBundle(ctx, file, head.GetDir(), options)
+		if _, err := verify.WriteBundle(ctx, file, head.GetDir(), options); err != nil {
+			return bundleFailure(err, doing)
+		}
+		var err error // what a stranger will find in it
+		report, err = verify.Bundle(ctx, file.Name(), verify.Options{Genesis: head.GetGenesis(), Progress: progress.Show})
+		if err == nil && report.Fault != nil {
+			err = report.Fault
+		}
 		return bundleFailure(err, doing)
 	})
 	progress.Done()

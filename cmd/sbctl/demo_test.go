@@ -15,15 +15,14 @@ func TestDemo(t *testing.T) {
 		t.Skip("suite left out: demo: builds the three programs")
 	}
 	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "subjectbroker/cmd/sbd", "subjectbroker/cmd/sb-mcp", "subjectbroker/cmd/sbctl")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building: %v\n%s", err, out)
+	if err := realPrograms(); err != nil {
+		t.Fatal(err)
 	}
 	temporary := filepath.Join(dir, "tmp")
 	if err := os.Mkdir(temporary, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	demo := exec.CommandContext(t.Context(), filepath.Join(dir, "sbctl"), "demo", "-o", "json")
+	demo := exec.CommandContext(t.Context(), filepath.Join(programDir, "sbctl"), "demo", "-o", "json")
 	demo.Dir = dir
 	// Nothing of the person's own broker is touched, even when it is named.
 	demo.Env = append(os.Environ(), "TMPDIR="+temporary, "SB_HOME=/nonexistent", "SB_SOCKET=/nonexistent")

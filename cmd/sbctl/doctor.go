@@ -117,6 +117,9 @@ func (a *app) probeDaemon(ctx context.Context) []probe {
 		probes = append(probes, probe{"rewrap", probeWarn, rewrapLeftWords(left) + ", and rewrapped in the background", "sbctl key show"})
 	}
 	for _, p := range s.GetProbes() {
+		if p.GetName() == keySourceProbe && len(s.GetSlots()) > 0 {
+			continue // of one slot; ours is of all
+		}
 		probes = append(probes, probe{p.GetName(), p.GetStatus(), p.GetSummary(), p.GetFix()})
 	}
 	probes = append(probes, probeShims(s)...)
@@ -172,18 +175,21 @@ func probeRecovery(slots []*operatorv1.KeySlot) probe {
 	return probe{"recovery", probeWarn, "there is no recovery code: if its key is lost, so is everything in the vault", "sbctl key recovery new"}
 }
 
+// keySourceProbe is what the daemon calls it, too.
+const keySourceProbe = "key-source"
+
 // probeKeySource says what the slots do not protect from. A key that lies beside
 // what it opens makes every other slot no more than a convenience.
 func probeKeySource(slots []*operatorv1.KeySlot) probe {
 	switch {
 	case hasSlot(slots, slotFile) && hasSlot(slots, slotKeychain):
-		return probe{"key source", probeWarn, "the keychain adds nothing while secret.key beside the vault opens it too", "sbctl key slot rm file"}
+		return probe{keySourceProbe, probeWarn, "the keychain adds nothing while secret.key beside the vault opens it too", "sbctl key slot rm file"}
 	case hasSlot(slots, slotFile):
-		return probe{"key source", probeWarn, "secret.key lies beside the vault: a copy of the whole home, or a process of your user, opens it", "sbctl key slot add keychain"}
+		return probe{keySourceProbe, probeWarn, "secret.key lies beside the vault: a copy of the whole home, or a process of your user, opens it", "sbctl key slot add keychain"}
 	case hasSlot(slots, slotKeychain):
-		return passed("key source", "keychain: a copied disk does not open; a process of your user can ask the keychain as sbd does")
+		return passed(keySourceProbe, "keychain: a copied disk does not open; a process of your user can ask the keychain as sbd does")
 	}
-	return passed("key source", "only you open the vault, by passphrase or recovery code")
+	return passed(keySourceProbe, "only you open the vault, by passphrase or recovery code")
 }
 
 // probeShims warns about shims of another version than the daemon's.

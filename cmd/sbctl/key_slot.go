@@ -195,7 +195,7 @@ func (c keySlotTestCmd) Run(ctx context.Context, a *app) error {
 	defer secret.Wipe()
 	got, err := callWithin(ctx, a, keyPatience, doing, &operatorv1.TestSlotRequest{Kind: c.Kind, Secret: secret}, operatorv1.OperatorServiceClient.TestSlot)
 	if err != nil {
-		return err
+		return wrongSecret(err, c.Kind)
 	}
 	slot := slotView{got.GetSlot().GetName(), got.GetSlot().GetKind()}
 	return a.out.Object(ui.Object{

@@ -92,7 +92,7 @@ func (c unlockCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer clear(request.GetSecret())
 	if _, err := callWithin(ctx, a, keyPatience, doing, request, operatorv1.OperatorServiceClient.Unlock); err != nil {
-		return err
+		return wrongSecret(err, request.GetSlot())
 	}
 	return a.printVaultState("unlocked")
 }

@@ -11,8 +11,10 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -33,6 +35,18 @@ func TestMain(m *testing.M) {
 	os.Exit(withProgram(m))
 }
 
+// programDir holds sbctl, and the two other programs once realPrograms built them.
+var programDir string
+
+// realPrograms builds sbd and sb-mcp beside sbctl.
+var realPrograms = sync.OnceValue(func() error {
+	build := exec.Command("go", "build", "-o", programDir, "subjectbroker/cmd/sbd", "subjectbroker/cmd/sb-mcp")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building: %w\n%s", err, out)
+	}
+	return nil
+})
+
 // withProgram builds sbctl, as this test binary without the race detector: the
 // scripts start it hundreds of times, and each start with it costs a second.
 func withProgram(m *testing.M) int {
@@ -42,6 +56,7 @@ func withProgram(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	programDir = dir
 	if out, err := exec.Command("go", "test", "-c", "-o", filepath.Join(dir, "sbctl"), ".").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building sbctl: %v\n%s", err, out)
 		return 1
@@ -77,6 +92,42 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: commands(map[string]scriptCommand{"fake": fakeCommand}),
 	})
+}
+
+// TestPrograms runs the three programs together, as they are installed.
+func TestPrograms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("suite left out: programs: builds the three programs")
+	}
+	if err := realPrograms(); err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/programs",
+		Setup: func(env *testscript.Env) error {
+			home, err := os.MkdirTemp("", "sb") // a socket's path is short
+			if err != nil {
+				return err
+			}
+			env.Defer(func() { _ = os.RemoveAll(home) })
+			env.Setenv("SB_HOME", filepath.Join(home, "h"))
+			env.Setenv("HOME", env.WorkDir)
+			env.Setenv("TZ", "UTC")
+			return os.Chmod(env.WorkDir, 0o700)
+		},
+		Cmds: commands(map[string]scriptCommand{"serves": servesCommand}),
+	})
+}
+
+// servesCommand waits until a daemon answers; negated, until none does.
+func servesCommand(ts *testscript.TestScript, neg bool, _ []string) {
+	for range 200 {
+		if err := ts.Exec("sbctl", "status", "-q"); (err != nil) == neg {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	ts.Fatalf("waited in vain (negated: %v)", neg)
 }
 
 type scriptCommand = func(ts *testscript.TestScript, neg bool, args []string)

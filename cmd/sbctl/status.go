@@ -253,7 +253,7 @@ func (initCmd) Run(ctx context.Context, a *app) error {
 	}
 	a.done("keep the genesis fingerprint outside this machine: with it \"sbctl audit verify --genesis\" proves where the log began")
 	if codeErr == nil && !hasSlot(slots, slotRecovery) {
-		a.say("no recovery code was made: it is shown on a terminal only; make one with %s", a.paste("key", "recovery", "new"))
+		a.done("no recovery code was made: it is shown on a terminal only; make one with %s", a.paste("key", "recovery", "new"))
 	}
 	return codeErr
 }

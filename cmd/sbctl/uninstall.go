@@ -44,7 +44,7 @@ Examples:
 
 // leaving is one thing that uninstall finds.
 type leaving struct {
-	What   string `json:"what"` // agent, service, key, socket, file, directory, completion
+	What   string `json:"what"` // agent, service, daemon, key, socket, file, directory, completion
 	Name   string `json:"name"`
 	Action string `json:"action"` // remove, leave
 	Why    string `json:"why,omitempty"`
@@ -70,6 +70,9 @@ func (c uninstallCmd) Run(ctx context.Context, a *app) error {
 		return a.printLeavings(plan.items())
 	}
 	if plan.foreground != 0 {
+		if c.Purge {
+			a.say("a backup can be made while it still runs: %s", a.paste("backup", "FILE"))
+		}
 		return foreground(doing, plan.foreground)
 	}
 	for _, item := range plan.items() {

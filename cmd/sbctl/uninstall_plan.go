@@ -178,6 +178,7 @@ func (a *app) planService(ctx context.Context, doing string, plan *uninstallPlan
 	ours := err == nil && s.Installed && s.Home == plan.home
 	if pid != 0 && (!ours || s.PID != pid) {
 		plan.foreground = pid
+		plan.add(nil, &leaving{What: "daemon", Name: plan.home, Action: actionLeave, Why: "it runs by hand, and must be stopped first"})
 	}
 	if !ours {
 		return nil
@@ -255,7 +256,7 @@ func planHome(doing string, plan *uninstallPlan, files []homefiles.File) {
 		byName[f.Name] = item
 		items = append(items, item)
 	}
-	if len(files) == 0 {
+	if _, err := os.Lstat(plan.home); err != nil {
 		return
 	}
 	whole := &leaving{What: "directory", Name: plan.home, Action: actionRemove}
