@@ -59,6 +59,7 @@ func TestScripts(t *testing.T) {
 			"signal": signalCommand,
 			"exits":  exitsCommand,
 			"put":    putCommand,
+			"config": configCommand,
 			"mode":   modeCommand,
 			"files":  filesCommand,
 			"fifo":   fifoCommand,
@@ -260,6 +261,11 @@ func putCommand(ts *testscript.TestScript, _ bool, args []string) {
 	defer conn.Close()
 	_, err = operatorv1.NewOperatorServiceClient(conn).PutSecret(ctx, &operatorv1.PutSecretRequest{Name: args[0], Kind: "text", Content: []byte(args[1])})
 	ts.Check(err)
+}
+
+// configCommand writes config.yaml: config LINE
+func configCommand(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(os.WriteFile(filepath.Join(ts.Getenv("SB_HOME"), "config.yaml"), []byte(strings.Join(args, " ")+"\n"), 0o600))
 }
 
 // modeCommand compares permissions: mode 0600 PATH…

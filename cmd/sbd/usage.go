@@ -3,8 +3,17 @@ package main
 const usage = `sbd - the trusted daemon of SubjectBroker
 
 Usage:
-  sbd [flags]              serve in the foreground until SIGTERM
-  sbd check [--home DIR]   verify config, vault and log offline, changing nothing
+  sbd [flags]         serve in the foreground until SIGTERM
+
+  With sbd stopped:
+  sbd check           verify config, vault with every content, signing key and
+                      log; it changes nothing, and proves that
+  sbd recover         accept what a start refuses: a restored backup, a vault or
+                      a log that is older than it should be, a log that is lost
+                      or damaged, a lost slot key. Says first what will be lost,
+                      asks, and keeps the originals
+  sbd restore FILE    make a home from a backup; sbd recover then accepts it
+  sbd forget          remove the slot keys that are stored for the vault
 
 sbd holds the encrypted vault, decides who may have what, and writes an audit
 entry before anything leaves. It listens on two Unix sockets of its owner only:
@@ -28,10 +37,32 @@ Flags:
                        terminal, else JSON
   --version, --help
 
+Flags of check:
+  --expect SEQ:HASH|FILE
+                       an entry that the log must contain, or a file with a head
+                       as headFile and sbctl audit head have it
+  --passphrase, --recovery-code
+                       ask for it when no key source of this machine opens the
+                       vault
+
+Flags of recover and restore:
+  --slot passphrase|recovery
+                       what opens the vault or the backup. recover uses it when
+                       no key source of this machine opens the vault, and makes
+                       a new key slot then
+  --key-source SOURCE  where the key of a new slot is kept. Default: where the
+                       lost one was, or for restore as for a new vault
+  --yes                recover, forget: go on without asking
+  --dry-run            restore: verify the backup and write nothing
+
+Questions are asked on the terminal, never on stdin. Programs give answers with
+--yes, and secrets in a descriptor, as one line:
+  --passphrase-fd N, --recovery-code-fd N
+
 Files in the home:
   vault.db, audit/NNNNNNNN.jsonl, audit.key, secret.key (key source file),
-  config.yaml (optional: keySource maxContent auditSegmentSize log socketDir),
-  lock, run/
+  config.yaml (optional: keySource maxContent auditSegmentSize log socketDir
+  audit: {headFile, headCommand}), lock, run/
 
 Environment:
   SB_HOME, SB_SOCKET. Any other SB_* variable is refused. Nothing secret is ever
