@@ -22,6 +22,9 @@
 //	contents   NAME/N    version N of the content of a sealed resource
 //	others     NAME      what the caller puts there: subjects, grants, …
 //
+// Beside FILE there may be FILE.new, an unfinished first start; FILE.schema1, the copy that Migrate keeps; and FILE.compact, which
+// Compact makes and destroys. A vault with its log travels in one sealed file: package backup.
+//
 // # Encoding of lists
 //
 // lp(f1 … fn) is the one encoding of lists, for keys, leaves and plaintexts alike: a count and length-prefixed fields,

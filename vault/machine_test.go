@@ -21,6 +21,8 @@ import (
 type model struct {
 	resources map[string]resourceModel
 	rows      map[string]string
+	slots     []string // kinds
+	terms     uint32
 	state     vault.State // Digest and Count left out
 }
 
@@ -33,7 +35,7 @@ type resourceModel struct {
 
 func (m *model) clone() *model {
 	c := *m
-	c.resources, c.rows = maps.Clone(m.resources), maps.Clone(m.rows)
+	c.resources, c.rows, c.slots = maps.Clone(m.resources), maps.Clone(m.rows), slices.Clone(m.slots)
 	return &c
 }
 
@@ -45,6 +47,7 @@ type machine struct {
 	v     *vault.Vault
 	now   time.Time
 	model *model
+	keys  map[string]vault.KeySource // by kind of slot
 }
 
 var (
@@ -60,12 +63,17 @@ func (m *machine) start(t *rapid.T) {
 		File: filepath.Join(m.dir, "vault.db"), Keys: &vaulttest.Keys{}, MaxContent: 500,
 		Now: func() time.Time { return m.now },
 	}
+	vault.CheapPassphrases(&m.cfg)
 	v, err := vault.Create(m.tb.Context(), m.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.v = v
-	m.model = &model{resources: map[string]resourceModel{}, rows: map[string]string{}}
+	passphrase, code := person()
+	m.keys = map[string]vault.KeySource{
+		"file": m.cfg.Keys, "keychain": &vaulttest.Keys{As: "keychain"}, "passphrase": passphrase, "recovery": code,
+	}
+	m.model = &model{resources: map[string]resourceModel{}, rows: map[string]string{}, slots: []string{"file"}, terms: 1}
 	m.model.state.Uses = map[string]uint64{}
 }
 
@@ -197,11 +205,16 @@ func (m *machine) reopen(t *rapid.T) {
 	if err := m.v.Close(); err != nil {
 		t.Fatal(err)
 	}
-	v, err := vault.Open(m.tb.Context(), m.cfg)
-	if err != nil {
+	m.open(t)
+}
+
+// open opens the file by one of the slots it should have.
+func (m *machine) open(t *rapid.T) {
+	var err error
+	m.cfg.Keys = m.keys[rapid.SampledFrom(m.model.slots).Draw(t, "slot")]
+	if m.v, err = vault.Open(m.tb.Context(), m.cfg); err != nil {
 		t.Fatal(err)
 	}
-	m.v = v
 }
 
 // crash opens a copy of the file as it is at one moment of a mutation, which is what a kill at that moment leaves, and goes
@@ -241,9 +254,7 @@ func (m *machine) crash(t *rapid.T) {
 		if err := os.WriteFile(m.cfg.File, image, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if m.v, err = vault.Open(m.tb.Context(), m.cfg); err != nil {
-			t.Fatal(err)
-		}
+		m.open(t)
 	}
 }
 
@@ -262,10 +273,31 @@ func (m *machine) checkpoint(t *rapid.T) {
 	}
 }
 
+func (m *machine) compact(t *rapid.T) {
+	_, err := m.v.Compact()
+	want(t, err, nil)
+}
+
+// restore goes on with a copy that was made before another change.
+func (m *machine) restore(t *rapid.T) {
+	copied := m.cfg.File + ".copied"
+	state, err := m.v.Snapshot(copied)
+	want(t, err, nil)
+	if diff := cmp.Diff(m.v.State(), state); diff != "" {
+		t.Fatalf("state of the copy (-want +got):\n%s", diff)
+	}
+	old := m.model.clone()
+	m.change(t, func(tx *vault.Tx, next *model) { m.row(t, tx, next) })
+	m.model = old
+	want(t, m.v.Close(), nil)
+	want(t, os.Rename(copied, m.cfg.File), nil)
+	m.open(t)
+}
+
 func (m *machine) lock(t *rapid.T) {
 	m.v.Lock()
 	want(t, m.v.View(func(*vault.Tx) error { return nil }), vault.ErrLocked)
-	want(t, m.v.Unlock(m.tb.Context()), nil)
+	want(t, m.v.UnlockWith(m.tb.Context(), m.keys[rapid.SampledFrom(m.model.slots).Draw(t, "slot")]), nil)
 }
 
 // check compares the whole vault with the whole model.
@@ -275,8 +307,18 @@ func (m *machine) check(t *rapid.T) {
 	if diff := cmp.Diff(m.model.state, state); diff != "" {
 		t.Fatalf("state (-want +got):\n%s", diff)
 	}
-	if got, want := m.v.State().Count, len(m.model.resources)+len(m.model.rows)+2; got != uint64(want) {
+	if got, want := m.v.State().Count, len(m.model.resources)+len(m.model.rows)+len(m.model.slots)+1; got != uint64(want) {
 		t.Fatalf("%d rows instead of %d", got, want)
+	}
+	slots := []string{}
+	for _, s := range m.v.Slots() {
+		slots = append(slots, s.Kind)
+	}
+	if diff := cmp.Diff(m.model.slots, slots); diff != "" {
+		t.Fatalf("slots (-want +got):\n%s", diff)
+	}
+	if newest, _ := m.v.Terms(); newest != m.model.terms {
+		t.Fatalf("term %d instead of %d", newest, m.model.terms)
 	}
 	err := m.v.View(func(tx *vault.Tx) error {
 		got := map[string]resourceModel{}
@@ -347,7 +389,14 @@ func TestMachine(t *testing.T) {
 			"remove":     mutation(m.remove),
 			"row":        mutation(m.row),
 			"crash":      m.crash,
+			"rotate":     m.changeKeys("rotate"),
+			"rewrap":     m.changeKeys("rewrap"),
+			"rekey":      m.changeKeys("rekey"),
+			"add":        m.changeKeys("add"),
+			"drop":       m.changeKeys("remove"),
 			"checkpoint": m.checkpoint,
+			"compact":    m.compact,
+			"restore":    m.restore,
 			"lock":       m.lock,
 			"reopen":     m.reopen,
 			"Reopen":     func(rt *rapid.T) { want(rt, m.v.Reopen(), nil) },
