@@ -16,7 +16,8 @@ const compactSuffix = ".compact"
 // vault with the same rows:
 //
 //  1. the rows are copied to FILE.compact, which is synced and compared with FILE;
-//  2. the two exchange their names, and that is made durable. Where a file system cannot exchange, FILE.compact replaces FILE;
+//  2. the two exchange their names, and that is made durable. Where a file system cannot exchange, FILE.compact replaces FILE,
+//     and an interruption from here on gives the old file's room back as it is;
 //  3. the old file, now FILE.compact, is overwritten with zeros in place, synced and removed. What an interruption leaves of it,
 //     the next unlock overwrites and removes.
 //

@@ -47,6 +47,22 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
+// Nothing of what is inside can be read, and the same backup twice has nothing in common but its name.
+func TestSealed(t *testing.T) {
+	parts := sources("the vault of somebody", "pruned entries", `{"subjectId":"worker"}`)
+	one, two := container(t, manifest(), parts), container(t, manifest(), parts)
+	for _, inside := range []string{"the vault", "vault.db", "manifest", "pruned", "worker", manifest().ID, manifest().VaultID[:8], manifest().Head[:8]} {
+		if bytes.Contains(one, []byte(inside)) {
+			t.Errorf("%q can be read", inside)
+		}
+	}
+	for at := len(magic) + 4; at+16 <= len(one); at++ {
+		if bytes.Contains(two, one[at:][:16]) {
+			t.Fatalf("16 bytes at %d are in both", at)
+		}
+	}
+}
+
 // payloadOf is the length of everything but the vault's content in a backup of the vault alone.
 func payloadOf(t *testing.T, m Manifest) int {
 	p, err := m.encode()
