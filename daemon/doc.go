@@ -23,7 +23,13 @@
 //	accounts.go    every call has its entry         wipe.go      buffers that held content
 //	unread.go      answers nobody takes yet         pace.go      clients that do not read
 //	broker.go      the worker plane's service       operator*.go the operator's service
-//	apply.go       documents                        check.go     verifying offline
+//	apply.go       documents                        head.go      the head outside the home
+//
+// With no daemon running, the same code serves sbd's other commands:
+//
+//	offline.go     what they share                  examine.go   what is found, changing nothing
+//	check.go       verifying, with the proof        recover.go   accepting what a start refuses
+//	restore.go     a home from a backup             forget.go    the stored slot keys go
 //
 // # Order of locks
 //
