@@ -178,7 +178,7 @@ func (b *bundleWriter) write() error {
 	if err := b.text(headMember, b.head.encode()); err != nil {
 		return err
 	}
-	if err := b.text(summaryMember, summary(b.head, b.extents)); err != nil {
+	if err := b.text(summaryMember, summary(b.head, b.extents, b.report.Origin)); err != nil {
 		return err
 	}
 	for _, x := range b.extents.list {

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,10 +18,12 @@ import (
 	"subjectbroker/audit/verify"
 )
 
-// goldenLog returns the golden log and where it begins and ends.
-func goldenLog(t testing.TB) (dir, genesis string, last verify.Point) {
+var update = flag.Bool("update", false, "write testdata anew: that is a change of the format of bundles")
+
+// goldenLog returns a golden log and where it begins and ends.
+func goldenLog(t testing.TB, name string) (dir, genesis string, last verify.Point) {
 	t.Helper()
-	const golden = "../testdata/golden"
+	golden := filepath.Join("../testdata", name)
 	text, err := os.ReadFile(filepath.Join(golden, "golden.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -35,13 +39,51 @@ func goldenLog(t testing.TB) (dir, genesis string, last verify.Point) {
 }
 
 func TestGolden(t *testing.T) {
-	dir, genesis, last := goldenLog(t)
+	dir, genesis, last := goldenLog(t, "golden")
 	report := check(t, dir, verify.Options{Genesis: genesis, Expect: &last, AllSignatures: true})
 	if report.ExitCode() != verify.ExitProven || report.Last != last || report.Genesis != genesis {
 		t.Errorf("%+v", report)
 	}
 	if len(report.Voided) != 1 || report.Voided[0].Segment != 2 || report.Voided[0].Bytes == 0 {
 		t.Errorf("voided: %+v", report.Voided)
+	}
+}
+
+// Bundles of the golden logs are byte for byte what they were.
+func TestGoldenBundles(t *testing.T) {
+	for _, c := range []struct {
+		log, file string
+		options   verify.BundleOptions
+		members   string
+	}{
+		{"golden", "range.tar", verify.BundleOptions{Since: time.Date(2000, 1, 1, 0, 0, 1, 0, time.UTC), Until: time.Date(2000, 1, 2, 0, 0, 0, 0, time.UTC)},
+			"HEAD.json SUMMARY.txt audit/00000001.stub audit/00000002.stub audit/00000003.jsonl"},
+		{"pruned", "whole.tar", verify.BundleOptions{},
+			"HEAD.json SUMMARY.txt audit/00000001.pruned audit/00000002.pruned audit/00000003.jsonl audit/00000004.jsonl"},
+	} {
+		t.Run(c.file, func(t *testing.T) {
+			dir, genesis, last := goldenLog(t, c.log)
+			var made bytes.Buffer
+			if _, err := verify.WriteBundle(t.Context(), &made, dir, c.options); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", c.file)
+			if *update {
+				if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(path, made.Bytes(), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !bytes.Equal(read(t, path), made.Bytes()) {
+				t.Errorf("%s has other bytes", path)
+			}
+			report := checkBundle(t, path, verify.Options{Genesis: genesis, Expect: &last, AllSignatures: true})
+			if report.ExitCode() != verify.ExitProven || report.Last != last {
+				t.Errorf("exit %d: %v", report.ExitCode(), &report)
+			}
+			if names, _ := members(t, path); strings.Join(names, " ") != c.members {
+				t.Errorf("%v", names)
+			}
+		})
 	}
 }
 
@@ -52,7 +94,7 @@ func TestSecondReader(t *testing.T) {
 	if err != nil {
 		t.Skip("suite left out: second reader: needs python3")
 	}
-	dir, genesis, last := goldenLog(t)
+	dir, genesis, last := goldenLog(t, "golden")
 	run := func(dir string, args ...string) int {
 		t.Helper()
 		out, err := exec.Command(python, append(append([]string{"../../examples/verify_log.py"}, args...), dir)...).CombinedOutput()

@@ -50,6 +50,14 @@ type Origin struct {
 	Last  Point  // newest entry that was known of it; zero: none was
 }
 
+// String says it in one line.
+func (o *Origin) String() string {
+	if o.Last.Seq == 0 {
+		return fmt.Sprintf("begun anew (%s); of the log before it nothing was known", o.Cause)
+	}
+	return fmt.Sprintf("begun anew (%s), where entry %d of the log before it ended: %s", o.Cause, o.Last.Seq, o.Last.Hash)
+}
+
 // Span is the range that a bundle was made for.
 type Span struct {
 	Since, Until time.Time // zero: from the first, up to the newest

@@ -41,7 +41,7 @@ func count(in *map[string]*uint64, word []byte) {
 
 // summary is what a bundle says to people. It is made from what the bundle
 // holds and from nothing else, so that a reader can make it again and compare.
-func summary(head *bundleHead, e *extents) []byte {
+func summary(head *bundleHead, e *extents, origin *Origin) []byte {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	say("An extract of the audit log of a SubjectBroker")
@@ -52,6 +52,9 @@ func summary(head *bundleHead, e *extents) []byte {
 	say("head      entry %d of %s, in segment %d", head.Seq, head.Timestamp, head.Segment)
 	say("          SHA-256 %s", head.Hash)
 	say("genesis   %s", head.Genesis)
+	if origin != nil {
+		say("origin    %s", origin)
+	}
 	say("")
 	for _, form := range []form{whole, ends, pruned} {
 		if numbers := segmentsOf(e.list, form); numbers != "" {

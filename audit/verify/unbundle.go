@@ -219,7 +219,7 @@ func (b *bundle) judge(v *verifier) *Fault {
 	if _, err := v.extents.choose(); err != nil {
 		return &Fault{File: headMember, Problem: err.Error()}
 	}
-	if !bytes.Equal(b.summary, summary(b.head, v.extents)) {
+	if !bytes.Equal(b.summary, summary(b.head, v.extents, v.report.Origin)) {
 		return &Fault{File: summaryMember, Problem: "it says something else than the segments"}
 	}
 	return nil

@@ -183,6 +183,7 @@ func (w *walk) origin(l *line) error {
 		return w.fault(w.seq, "what it says of an older log is not whole")
 	}
 	w.report.Origin = &Origin{Cause: cause, Last: Point{count, hash}}
+	w.report.Notes = append(w.report.Notes, "this log was "+w.report.Origin.String())
 	return nil
 }
 
