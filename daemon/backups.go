@@ -11,6 +11,7 @@ import (
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/vault"
+	"subjectbroker/vault/backup"
 )
 
 // backupRow remembers that a backup was made, to tell later which ones still
@@ -74,7 +75,14 @@ const scratchPrefix = "scratch-"
 func sweepScratch(home string) error {
 	left, err := filepath.Glob(filepath.Join(home, scratchPrefix+"*"))
 	for _, dir := range left {
-		err = errors.Join(err, os.RemoveAll(dir))
+		err = errors.Join(err, destroyScratch(dir))
 	}
 	return err
+}
+
+// destroyScratch removes a directory and first overwrites the copy of the vault
+// in it, so that what is purged later is not still to be found where it lay.
+func destroyScratch(dir string) error {
+	_, err := vault.Destroy(filepath.Join(dir, backup.VaultPart))
+	return errors.Join(err, os.RemoveAll(dir))
 }

@@ -54,7 +54,7 @@ func (o operator) Backup(req *operatorv1.BackupRequest, stream grpc.ServerStream
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = destroyScratch(dir) }()
 	plan, slots, err := o.snapshot(stream.Context(), dir, req)
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (o operator) VerifyBackup(stream grpc.ClientStreamingServer[operatorv1.Veri
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = destroyScratch(dir) }()
 	received := &chunkReader{stream: stream}
 	manifest, err := unpackBackup(received, dir, d.vault.UnwrapFileKey)
 	if err == nil && manifest.VaultID != d.vault.ID() {

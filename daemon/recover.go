@@ -29,10 +29,7 @@ import (
 //
 // A vault that is damaged cannot be recovered. Errors are *Fault.
 func Recover(ctx context.Context, o Offline) error {
-	if err := o.recover(ctx); err != nil {
-		return asFault(err)
-	}
-	return nil
+	return offlineFault(o.recover(ctx))
 }
 
 func (o *Offline) recover(ctx context.Context) error {
@@ -68,7 +65,7 @@ func (o *Offline) recover(ctx context.Context) error {
 	case err != nil:
 		return err
 	case !yes:
-		return errors.New("nothing was changed")
+		return errDeclined
 	}
 	r := &recovery{Offline: o, plan: p}
 	return r.run(ctx, x)
@@ -125,8 +122,13 @@ func (o *Offline) diagnose(ctx context.Context, x *examination) (*plan, error) {
 	if x.headErr != nil && asFault(x.headErr).Code != wire.RollbackDetected {
 		return nil, x.headErr // a mistake in the configuration
 	}
-	p.keys(x, o.KeySource)
 	broken, older, behind := x.broken(o.Home), x.older(), x.behind()
+	switch {
+	case broken == nil, asFault(broken).Code == wire.AuditDamaged, asFault(broken).Code == wire.RollbackDetected:
+	default:
+		return nil, broken // a mode or an owner, which is not for us to mend
+	}
+	p.keys(x, o.KeySource)
 	switch {
 	case x.restored != nil:
 		p.restored(x)
@@ -584,7 +586,7 @@ func (r *recovery) keepVault() error {
 	if err != nil {
 		return err
 	}
-	kept, err := filepath.Glob(file + ".before-*")
+	kept, err := filepath.Glob(file + keptInfix + "*")
 	if err != nil {
 		return err
 	}
@@ -620,10 +622,14 @@ func (r *recovery) keepHead(path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
+// keptInfix is between the name of a file and the time at which it was moved
+// out of the way.
+const keptInfix = ".before-"
+
 // freeName is a name beside path that says when it was moved there.
 func freeName(path string, at time.Time) (string, error) {
 	for ; ; at = at.Add(time.Second) {
-		name := path + ".before-" + at.UTC().Format(suffixTime)
+		name := path + keptInfix + at.UTC().Format(suffixTime)
 		if _, err := os.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 			return name, nil
 		} else if err != nil {

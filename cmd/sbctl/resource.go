@@ -196,6 +196,7 @@ type removedView struct {
 type purgeView struct {
 	Overwritten bool         `json:"overwritten"`
 	Backups     []backupView `json:"backups"`
+	Kept        []string     `json:"kept"` // files of before a recovery
 }
 
 // purgePatience bounds a removal that writes the whole vault anew.
@@ -231,8 +232,11 @@ func (a *app) removeResource(ctx context.Context, doing string, got *operatorv1.
 		{Name: "revoked", Value: strings.Join(removed.GetRevokedGrantIds(), ", ")},
 	}
 	if purge {
-		view.Purge = &purgeView{removed.GetOverwritten(), viewBackups(removed.GetBackups())}
+		view.Purge = &purgeView{removed.GetOverwritten(), viewBackups(removed.GetBackups()), append([]string{}, removed.GetKept()...)}
 		fields = append(fields, ui.Field{Name: "purged", Value: purgeWords(removed.GetOverwritten())})
+		for _, file := range removed.GetKept() {
+			fields = append(fields, ui.Field{Name: "may still hold it", Value: file})
+		}
 		a.done("snapshots, copy-on-write file systems and spare blocks of a flash disk may still hold it, sealed: if it is a credential, change it where it is used")
 	}
 	if err := a.out.Object(ui.Object{ID: name, Fields: fields, Value: view}); err != nil {

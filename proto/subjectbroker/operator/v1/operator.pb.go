@@ -3240,7 +3240,10 @@ type RemoveResourceResponse struct {
 	// After a purge: backups that may still hold it, newest first.
 	Backups []*BackupInfo `protobuf:"bytes,2,rep,name=backups,proto3" json:"backups,omitempty"`
 	// After a purge: true when the old file was overwritten in place.
-	Overwritten   bool `protobuf:"varint,3,opt,name=overwritten,proto3" json:"overwritten,omitempty"`
+	Overwritten bool `protobuf:"varint,3,opt,name=overwritten,proto3" json:"overwritten,omitempty"`
+	// After a purge: absolute paths of older files that sbd recover kept and that
+	// may still hold it.
+	Kept          []string `protobuf:"bytes,4,rep,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3294,6 +3297,13 @@ func (x *RemoveResourceResponse) GetOverwritten() bool {
 		return x.Overwritten
 	}
 	return false
+}
+
+func (x *RemoveResourceResponse) GetKept() []string {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
 }
 
 // Subject is a configured identity.
@@ -6277,11 +6287,12 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x06grants\x18\x03 \x03(\v2 .subjectbroker.operator.v1.GrantR\x06grants\"A\n" +
 	"\x15RemoveResourceRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05purge\x18\x02 \x01(\bR\x05purge\"\xa7\x01\n" +
+	"\x05purge\x18\x02 \x01(\bR\x05purge\"\xbb\x01\n" +
 	"\x16RemoveResourceResponse\x12*\n" +
 	"\x11revoked_grant_ids\x18\x01 \x03(\tR\x0frevokedGrantIds\x12?\n" +
 	"\abackups\x18\x02 \x03(\v2%.subjectbroker.operator.v1.BackupInfoR\abackups\x12 \n" +
-	"\voverwritten\x18\x03 \x01(\bR\voverwritten\"\xae\x01\n" +
+	"\voverwritten\x18\x03 \x01(\bR\voverwritten\x12\x12\n" +
+	"\x04kept\x18\x04 \x03(\tR\x04kept\"\xae\x01\n" +
 	"\aSubject\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aenabled\x18\x02 \x01(\bR\aenabled\x12\x19\n" +
