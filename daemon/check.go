@@ -22,11 +22,7 @@ import (
 //
 // What is wrong is a *Fault; a changed home is none.
 func Check(ctx context.Context, o Offline, expect string) error {
-	err := o.check(ctx, expect)
-	if err == nil || errors.Is(err, errChanged) {
-		return err
-	}
-	return asFault(err)
+	return offlineFault(o.check(ctx, expect))
 }
 
 // errChanged: something in the home changed while it was looked at.

@@ -18,10 +18,7 @@ import (
 // still opens the vault. No daemon may run. It goes on after an error, and
 // returns the first.
 func Forget(ctx context.Context, o Offline) error {
-	if err := forget(ctx, &o); err != nil {
-		return asFault(err)
-	}
-	return nil
+	return offlineFault(forget(ctx, &o))
 }
 
 func forget(ctx context.Context, o *Offline) error {

@@ -137,6 +137,20 @@ func newHeadKeeper(places headPlaces, now func() time.Time) *headKeeper {
 	return &headKeeper{places: places, now: now, kick: make(chan struct{}, 1), moved: make(chan struct{})}
 }
 
+// unused refuses a file that holds a head before the vault is made whose head it
+// shall hold.
+func (k *headKeeper) unused() error {
+	if k.places.file == "" {
+		return nil
+	}
+	if _, err := os.Lstat(k.places.file); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fault(wire.ConfigInvalid, "audit.headFile: %w", err)
+	}
+	return fault(wire.ConfigInvalid, "audit.headFile: %s is there already, and this vault is not: choose another file", k.places.file)
+}
+
 // kept is the head that the log must contain; nil when none is kept. A head of
 // another vault is a mistake in the configuration, one of another log of this
 // vault is a rollback.

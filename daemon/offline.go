@@ -62,6 +62,23 @@ func (o *Offline) reached(step string) {
 	}
 }
 
+// errDeclined: the person said no.
+var errDeclined = errors.New("nothing was changed")
+
+// offlineFault gives an error its code; what says nothing of the home, such as
+// that somebody said no, has none.
+func offlineFault(err error) error {
+	for _, other := range []error{errDeclined, errChanged, context.Canceled} {
+		if errors.Is(err, other) {
+			return err
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	return asFault(err)
+}
+
 // keyFault is why one of the machine's own key sources does not open the vault.
 type keyFault struct {
 	kind string

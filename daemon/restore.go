@@ -30,14 +30,11 @@ const restoredDir = "restored"
 // Errors are *Fault.
 func Restore(ctx context.Context, o Offline, file string, dryRun bool) error {
 	defer o.forgetSecret()
-	if err := o.restore(ctx, file, dryRun); err != nil {
-		return restoreFault(err)
-	}
-	return nil
+	return restoreFault(o.restore(ctx, file, dryRun))
 }
 
 // restoreFault knows what can be wrong with the file.
-func restoreFault(err error) *Fault {
+func restoreFault(err error) error {
 	switch {
 	case errors.Is(err, backup.ErrNotBackup):
 		return &Fault{Code: wire.InvalidArgument, Err: err}
@@ -46,7 +43,7 @@ func restoreFault(err error) *Fault {
 	case errors.Is(err, backup.ErrDamaged):
 		return &Fault{Code: wire.IntegrityFailed, Err: err}
 	}
-	return asFault(err)
+	return offlineFault(err)
 }
 
 func (o *Offline) restore(ctx context.Context, file string, dryRun bool) error {

@@ -143,6 +143,9 @@ func (d *Daemon) source(kind string, limit time.Duration) (vault.KeySource, erro
 
 // createVault makes the first vault and the log's genesis.
 func (d *Daemon) createVault(ctx context.Context, cfg Config, settings fileConfig, config vault.Config) error {
+	if err := d.heads.unused(); err != nil {
+		return err
+	}
 	choice := cfg.KeySource
 	if choice == "" {
 		choice = settings.keySource
