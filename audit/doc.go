@@ -13,6 +13,11 @@
 // the cause is told in words by [Log.Health], and the log mends itself when the
 // cause has gone.
 //
+// Old segments leave in one way only: [Log.Prune] reduces them to their signed
+// first and last lines, when the operator holds a copy, and says so in the log.
+// A log that cannot be used any more is moved aside by [SetAside], never
+// removed, and the one in its place begins with where it ended ([Origin]).
+//
 // What it does not do: it cannot stop the holder of today's signing key, or
 // root, from rewriting the open segment, nor notice that log and vault were
 // both put back to the same older moment. A copy of the head kept elsewhere
@@ -20,5 +25,6 @@
 // means, and it never reads the vault.
 //
 // The format is drawn in docs/audit-format.md and beside the code that writes
-// it: encode.go (line), sign.go (signature), segment.go (files), keyfile.go.
+// it: encode.go (line), sign.go (signature), segment.go (files), prune.go,
+// aside.go, origin.go, keyfile.go.
 package audit

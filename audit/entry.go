@@ -17,11 +17,13 @@ import (
 //
 // What Count counts depends on Kind:
 //
-//	acquire      which use of a limited grant this was, from 1
-//	list         how many names were returned
-//	run.end      how many reads the run had
-//	suppressed   how many refusals this entry stands for
-//	recovered    how many entries could not be written
+//	acquire         which use of a limited grant this was, from 1
+//	list            how many names were returned
+//	run.end         how many reads the run had
+//	suppressed      how many refusals this entry stands for
+//	recovered       how many entries could not be written
+//	audit.pruned    how many entries are gone
+//	segment.opened  see Origin
 //
 // Server, Tool, ArgsDigest, Pin and Policy are for calls of tools, which this
 // build does not have yet.

@@ -143,6 +143,8 @@ class Log:
         self.key = None  # signs the segment being read
         self.next_key = None  # named by the hand-over that closed it
         self.expected = False
+        self.pruned = {}  # by segment: its first and its last seq
+        self.accounts = []  # segments that an audit.pruned names
 
     def read_segment(self, number, data):
         """Reads one segment; returns whether it was closed by a hand-over."""
@@ -154,6 +156,28 @@ class Log:
             if self.next_key:
                 raise Fault("an entry follows the hand-over")
             self.read_entry(number, index == 0, index == len(lines) - 1, line)
+        return self.next_key is not None
+
+    def read_stub(self, number, data):
+        """Reads what pruning left of a segment: its first line and its last, which may be the same."""
+        lines = data.splitlines(keepends=True)
+        if not data.endswith(b"\n") or len(lines) not in (1, 2):
+            raise Fault("a pruned segment has one line or two")
+        self.next_key = None
+        begins = self.seq + 1
+        self.read_entry(number, True, True, lines[0])
+        if len(lines) == 2:
+            entry = parse(lines[1])
+            if entry.get("seq", 0) <= self.seq or entry.get("segment") != number or entry.get("vault") != self.vault:
+                raise Fault("a pruned segment ends in another entry")
+            if "sig" not in entry or entry["seq"] == self.seq + 1 and entry.get("prev") != self.prev:
+                raise Fault("a pruned segment ends in an entry that is not signed, or not its own")
+            self.check_signature(entry, lines[1])
+            self.seq, self.prev = entry["seq"], hashlib.sha256(lines[1]).hexdigest()
+            self.compare()
+            if entry["kind"] == "key.handover":
+                self.next_key = key_of(entry)
+        self.pruned[number] = begins, self.seq
         return self.next_key is not None
 
     def read_entry(self, number, first, last, line):
@@ -174,8 +198,12 @@ class Log:
             if self.key is not None:
                 raise Fault("it names another key than it was handed")
             self.key = key_of(entry)
+        if first and self.seq > 1 and {"cause", "count", "contentSha256"} & entry.keys():
+            raise Fault("only the first entry of all says where the log begins")
         if entry["kind"] == "key.handover":
             self.next_key = key_of(entry)
+        if entry["kind"] == "audit.pruned":
+            self.accounts.append(entry.get("void", {}).get("segment", 0))
         if "sig" in entry:
             if last or first or self.all_signatures:
                 self.check_signature(entry, line)
@@ -183,6 +211,10 @@ class Log:
             raise Fault("it must be signed")
         self.prev = hashlib.sha256(line).hexdigest()
         self.genesis = self.genesis or self.prev
+        self.compare()
+
+    def compare(self):
+        """Holds the newest entry against the one that is expected."""
         if self.expect and self.expect[0] == self.seq:
             if self.expect[1] != self.prev:
                 raise Fault("it is not the entry that was expected here")
@@ -203,13 +235,15 @@ class Log:
 
 
 def segments_in(directory):
-    found = sorted(f for f in directory.iterdir() if re.fullmatch(r"[0-9]{8}\.jsonl", f.name))
+    # A .jsonl beside a .pruned is the segment: pruning it was interrupted.
+    names = (f for f in directory.iterdir() if re.fullmatch(r"[0-9]{8}\.(jsonl|pruned)", f.name))
+    found = {f.stem: f for f in sorted(names, reverse=True)}
     if not found:
         raise Fault("there is no log")
-    for number, file in enumerate(found, 1):
-        if file.name != f"{number:08}.jsonl":
+    for number in range(1, len(found) + 1):
+        if f"{number:08}" not in found:
             raise Fault(f"segment {number} is missing")
-    return found
+    return [found[name] for name in sorted(found)]
 
 
 def void_in(file):
@@ -223,18 +257,25 @@ def verify(directory, log):
     for number, file in enumerate(files, 1):
         data = file.read_bytes()
         void = void_in(files[number]) if number < len(files) else None
-        if void:
+        if file.suffix == ".pruned":
+            closed = log.read_stub(number, data)
+        elif void:
             # A failed sync: what stands behind the offset does not count, and the key goes on.
             if void.get("segment") != number or not 0 < void.get("offset", 0) <= len(data):
                 raise Fault(f"segment {number + 1} names a void that is not there")
-            data = data[: void["offset"]]
-        closed = log.read_segment(number, data)
+            closed = log.read_segment(number, data[: void["offset"]])
+        else:
+            closed = log.read_segment(number, data)
         if number < len(files) and closed == bool(void):
             raise Fault(f"segment {number} ends without a hand-over")
         if closed:
             log.key = log.next_key
     if closed:
         raise Fault(f"segment {len(files) + 1} is missing: the one before was handed over to it")
+    for number, (begins, ends) in log.pruned.items():
+        print(f"segment {number} was pruned: of entries {begins} to {ends} only the first and the last are here", file=sys.stderr)
+        if max(log.accounts, default=0) < number:
+            raise Fault(f"no audit.pruned accounts for segment {number}")
 
 
 def main():
@@ -254,7 +295,7 @@ def main():
         if given.genesis and given.genesis != log.genesis:
             raise Fault("the log does not begin with the genesis that was given")
         if expect and not log.expected:
-            raise Fault(f"the log ends before entry {expect[0]}")
+            raise Fault(f"entry {expect[0]} is not here")
     except (Fault, OSError) as fault:
         print(f"entry {log.seq}: {fault}", file=sys.stderr)
         return 5

@@ -7,6 +7,10 @@
 // just that, unless it is held against an anchor from elsewhere: the running
 // daemon, the fingerprint of the first entry, or an entry remembered earlier.
 //
+// [Dir] reads a folder, also while a daemon writes, rotates and prunes there.
+// [WriteBundle] makes one file of a part of it, and [Bundle] verifies such a file
+// as [Dir] does a folder.
+//
 // It does not say whether decisions were right, and without an anchor near the
 // end it cannot see that the newest entries were cut off at a signature.
 //

@@ -114,6 +114,24 @@ func TestSecondReader(t *testing.T) {
 		t.Errorf("without an anchor: exit %d", got)
 	}
 
+	pruned, genesis, last := goldenLog(t, "pruned")
+	expect = fmt.Sprintf("%d:%s", last.Seq, last.Hash)
+	if got := run(pruned, "--genesis", genesis, "--expect", expect); got != verify.ExitProven {
+		t.Errorf("pruned log: exit %d", got)
+	}
+	unaccounted := forge(t, nil)
+	if err := os.CopyFS(unaccounted, os.DirFS(pruned)); err != nil {
+		t.Fatal(err)
+	}
+	three := bytes.SplitAfter(read(t, filepath.Join(pruned, "00000003.jsonl")), []byte("\n"))
+	write(t, filepath.Join(unaccounted, "00000003.pruned"), append(bytes.Clone(three[0]), three[len(three)-2]...))
+	if err := os.Remove(filepath.Join(unaccounted, "00000003.jsonl")); err != nil {
+		t.Fatal(err)
+	}
+	if got, ours := run(unaccounted), check(t, unaccounted, verify.Options{}); got != verify.ExitFault || ours.ExitCode() != verify.ExitFault {
+		t.Errorf("a segment passed off as pruned: exit %d, ours %d", got, ours.ExitCode())
+	}
+
 	b := built{dir: dir}
 	b.load(t)
 	first := b.segments[0]
