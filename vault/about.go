@@ -2,7 +2,7 @@ package vault
 
 import "slices"
 
-// about is what may be told of the keys. It has a lock of its own kind: who asks never waits for who changes them.
+// about is what may be told of the keys. It is kept apart from them, so that who asks never waits for who changes them.
 type about struct {
 	newest     uint32
 	old        []uint32
@@ -29,10 +29,10 @@ func (v *Vault) install(keys *keyset, unlockedBy string) {
 		v.keys.wipe()
 	}
 	v.keys = keys
-	v.locked.Store(keys == nil)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.about = aboutKeys(keys, unlockedBy)
+	v.locked.Store(keys == nil)
 }
 
 func (v *Vault) setSlots(slots []slotRow) {

@@ -29,7 +29,7 @@ type Config struct {
 }
 
 // KeySource keeps one 32-byte slot key outside the vault, which wraps the root key. Calls may block until their context
-// ends, and end soon after it; they need not be safe for concurrent use.
+// ends, and end soon after it; they need not be safe for concurrent use. What a person keeps comes by Passphrase and Recovery.
 type KeySource interface {
 	// Kind is the word that the vault records: "keychain" or "file".
 	Kind() string

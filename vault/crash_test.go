@@ -68,17 +68,25 @@ var changes = map[string]struct {
 		return err
 	}},
 	"remove file": {prepare: prepareSlots, do: func(ctx context.Context, v *vault.Vault, j vault.Journal, sources []vault.KeySource) error {
-		return unless(v.RemoveSlot(ctx, j, "file", sources), vault.ErrNoSlot)
+		return removeFile(ctx, v, j, sources)
 	}},
 	"move to the keychain": {do: func(ctx context.Context, v *vault.Vault, j vault.Journal, sources []vault.KeySource) error {
 		if err := unless(second(v.AddSlot(ctx, j, sources[1])), vault.ErrSlotExists); err != nil {
 			return err
 		}
-		return unless(v.RemoveSlot(ctx, j, "file", sources), vault.ErrNoSlot)
+		return removeFile(ctx, v, j, sources)
 	}},
 	"migrate": {do: func(_ context.Context, v *vault.Vault, j vault.Journal, _ []vault.KeySource) error {
 		return second(v.Migrate(j))
 	}},
+}
+
+// removeFile removes the slot of the key file, and then the file.
+func removeFile(ctx context.Context, v *vault.Vault, j vault.Journal, sources []vault.KeySource) error {
+	if err := unless(v.RemoveSlot(ctx, j, "file", sources), vault.ErrNoSlot); err != nil {
+		return err
+	}
+	return unless(sources[0].Remove(ctx, v.ID()), vault.ErrKeyUnavailable)
 }
 
 func unless(err, fine error) error {

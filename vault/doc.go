@@ -104,7 +104,7 @@
 //	            any bucket, the older keys leave the keyring. Many mutations; at each point every row opens
 //	Rekey       a new root key, in every slot at once. Keychain and file slots keep their keys, which are fetched first
 //	AddSlot     the key is stored where it is kept first. If that is all that happened, the next attempt takes it
-//	RemoveSlot  the slot goes, and Rekey. Its key is removed afterwards
+//	RemoveSlot  the slot goes, and Rekey. Its key is of no use any more
 //	Migrate     a durable copy FILE.schemaN is made first. Until it is done the vault is of the old schema and works
 //
 // If it is not known whether the commit of such a mutation succeeded, the vault stops, as after any other; Reopen goes by the

@@ -49,8 +49,6 @@ var (
 	ErrSlotExists = errors.New("key slot exists already")
 	// ErrLastSlot: without it nothing would open the vault.
 	ErrLastSlot = errors.New("the last key slot cannot be removed")
-	// ErrKeyLeft: the slot is removed, but its key could not be removed from where it is kept.
-	ErrKeyLeft = errors.New("the slot is removed, its key is not")
 )
 
 // What a call can answer while the vault is in good order.

@@ -30,7 +30,7 @@ func (v *Vault) mutateKeys(j Journal, fn func(*keyChange) error) error {
 	}
 	v.mutating.Lock()
 	defer v.mutating.Unlock()
-	v.life.Lock()
+	v.lockLife()
 	defer v.life.Unlock()
 	if err := v.writable(); err != nil {
 		return err

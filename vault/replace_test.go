@@ -46,6 +46,9 @@ func TestReplaceKeySlots(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
+	if err := v.UnlockWith(t.Context(), found); err != nil {
+		t.Fatal(err)
+	}
 	vaulttest.Check(t, v)
 	if content, err := read(t, v, "a", 1); content != "x" || err != nil {
 		t.Errorf("reads %q, %v", content, err)

@@ -201,10 +201,10 @@ func (v *Vault) addSealed(j Journal, to recipient) (added Slot, err error) {
 }
 
 // RemoveSlot removes the slot of a kind and rekeys, so that what it gave away opens nothing that is written from now on but
-// rows of the present terms, which Rotate ends. Copies made before stay open to it. The sources are those of the remaining
-// slots, as for Rekey; if there is one of the removed kind, the key is removed from it, too, and ErrKeyLeft says if it was not.
+// rows of the present terms, which Rotate ends. Copies made before stay open to it, and its key stays where it is kept: it is the
+// caller's to remove. The sources are those of the remaining slots, as for Rekey.
 //
-// Errors: ErrNoSlot; ErrLastSlot; those of Rekey; ErrKeyLeft.
+// Errors: ErrNoSlot; ErrLastSlot; those of Rekey.
 func (v *Vault) RemoveSlot(ctx context.Context, j Journal, kind string, sources []KeySource) error {
 	v.rekeying.Lock()
 	defer v.rekeying.Unlock()
@@ -226,22 +226,12 @@ func (v *Vault) removeSlot(ctx context.Context, j Journal, kind string, sources 
 		return err
 	}
 	defer keys.wipe()
-	err = v.mutateKeys(j, func(c *keyChange) error {
+	return v.mutateKeys(j, func(c *keyChange) error {
 		i := c.find(kind)
 		c.slots = slices.Delete(c.slots, i, i+1)
 		c.ring.dropRecipient(kind)
 		return c.rekey(keys)
 	})
-	if err != nil && !errors.Is(err, ErrNotRecorded) {
-		return err
-	}
-	v.cfg.step("removed")
-	if src := sourceOf(sources, kind); src != nil {
-		if left := src.Remove(ctx, v.id); left != nil && !errors.Is(left, ErrKeyUnavailable) {
-			return and(err, fmt.Errorf("%w: %w", ErrKeyLeft, left))
-		}
-	}
-	return err
 }
 
 // slotKeys fetches the keys of all slots that have one, but of one kind, and proves that each opens its slot: whoever rekeys

@@ -264,11 +264,6 @@ func TestRemovedSlot(t *testing.T) {
 			if err := v.Close(); err != nil {
 				t.Fatal(err)
 			}
-			for _, src := range sources {
-				if keys := src.(*vaulttest.Keys); keys.Empty() != (keys.Kind() == kind) {
-					t.Errorf("the key of %s: gone is %v", keys.Kind(), keys.Empty())
-				}
-			}
 			var old []byte
 			tamper(t, before, func(tx *bolt.Tx) { old = stored(tx, "slots", name) })
 			tamper(t, cfg, func(tx *bolt.Tx) { store(t, tx, "slots", name, old) })
@@ -409,25 +404,6 @@ func TestAddSlotAgain(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// The slot is gone whether or not its key could be removed.
-func TestKeyIsLeft(t *testing.T) {
-	_, v, sources := everySlot(t)
-	stubborn := stubbornKeys{sources[1]}
-	err := v.RemoveSlot(t.Context(), &vaulttest.Journal{}, "keychain", []vault.KeySource{sources[0], stubborn})
-	if !errors.Is(err, vault.ErrKeyLeft) || !errors.Is(err, vault.ErrKeyNotAnswering) {
-		t.Errorf("says %v", err)
-	}
-	oneLine(t, err)
-	if len(v.Slots()) != 3 {
-		t.Errorf("slots: %v", v.Slots())
-	}
-	opensWith(t, v, sources[0])
-}
-
-type stubbornKeys struct{ vault.KeySource }
-
-func (stubbornKeys) Remove(context.Context, string) error { return vault.ErrKeyNotAnswering }
 
 // An attempt with the keychain does not decide about a passphrase that waits for it.
 func TestUnlockDoesNotShareSecrets(t *testing.T) {

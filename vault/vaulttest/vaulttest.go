@@ -99,13 +99,6 @@ func (k *Keys) Kind() string {
 	return "file"
 }
 
-// Empty reports whether no key is stored.
-func (k *Keys) Empty() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.keys) == 0
-}
-
 // Load implements vault.KeySource.
 func (k *Keys) Load(_ context.Context, vaultID string) ([]byte, error) {
 	k.mu.Lock()
