@@ -123,11 +123,12 @@ func (d *demo) finish() error {
 const forReal = `
 For real:
   sbctl service install                     or run sbd in a terminal
-  sbctl init                                keep the fingerprint elsewhere
+  sbctl init                                keep the fingerprint and the recovery code elsewhere
   sbctl secret put NAME                     or: sbctl resource add NAME --file PATH
   sbctl connect claude --subject worker     or codex, gemini, opencode
   sbctl grant worker NAME --ttl 2h
   sbctl watch
+  sbctl backup FILE                         keep it elsewhere, too
 `
 
 // say tells a piece of the story.

@@ -140,7 +140,7 @@ func probeVault(s *operatorv1.StatusResponse) probe {
 	if s.GetVaultState() == "unlocked" {
 		return passed("vault", "unlocked, generation %d", s.GetGeneration())
 	}
-	return probe{"vault", probeFail, stateAndCause(s.GetVaultState(), s.GetVaultCause()), "sbctl unlock"}
+	return probe{"vault", probeFail, stateAndCause(s.GetVaultState(), s.GetVaultCause()), unlockHint(s)}
 }
 
 func probeAudit(s *operatorv1.StatusResponse) probe {

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 )
 
 type vaultStateView struct {
@@ -92,9 +94,29 @@ func (c unlockCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer clear(request.GetSecret())
 	if _, err := callWithin(ctx, a, keyPatience, doing, request, operatorv1.OperatorServiceClient.Unlock); err != nil {
-		return wrongSecret(err, request.GetSlot())
+		return a.otherSlot(ctx, wrongSecret(err, request.GetSlot()), request.GetSlot())
 	}
 	return a.printVaultState("unlocked")
+}
+
+// otherSlot names what a person may open the vault with, when the daemon's own
+// key sources did not.
+func (a *app) otherSlot(ctx context.Context, err error, tried string) error {
+	failed, ok := errors.AsType[*failure](err)
+	if !ok || tried != "" || failed.exit != wire.ExitUnavailable || failed.code == wire.BrokerUnavailable {
+		return err
+	}
+	s, statusErr := a.status(ctx, "")
+	if statusErr != nil {
+		return err
+	}
+	switch {
+	case hasSlot(s.GetSlots(), slotPassphrase):
+		failed.hint = "sbctl unlock --passphrase"
+	case hasSlot(s.GetSlots(), slotRecovery):
+		failed.hint = "sbctl unlock --recovery-code"
+	}
+	return failed
 }
 
 type panicCmd struct{}

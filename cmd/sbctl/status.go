@@ -109,9 +109,25 @@ func (a *app) unlockedStatus(ctx context.Context, doing string) (*operatorv1.Sta
 	}
 	if s.GetVaultState() != "unlocked" {
 		what := stateAndCause("the vault is "+s.GetVaultState(), s.GetVaultCause())
-		return nil, &failure{code: wire.VaultLocked, doing: doing, what: what, hint: "sbctl unlock", exit: wire.ExitUnavailable}
+		return nil, &failure{code: wire.VaultLocked, doing: doing, what: what, hint: unlockHint(s), exit: wire.ExitUnavailable}
 	}
 	return s, nil
+}
+
+// unlockHint is the command that opens the vault: where its own key does not
+// come, what a person has.
+func unlockHint(s *operatorv1.StatusResponse) string {
+	switch {
+	case s.GetVaultState() == "failed":
+		return "sbctl doctor"
+	case s.GetVaultState() == "locked":
+		return "sbctl unlock"
+	case hasSlot(s.GetSlots(), slotPassphrase):
+		return "sbctl unlock --passphrase"
+	case hasSlot(s.GetSlots(), slotRecovery):
+		return "sbctl unlock --recovery-code"
+	}
+	return "sbctl unlock"
 }
 
 // contentLimit is the largest content that the daemon takes, in bytes.

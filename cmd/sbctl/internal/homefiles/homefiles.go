@@ -34,7 +34,7 @@ type File struct {
 // The names that the broker uses. What an interrupted step leaves has the name
 // of what it was to become, and one more word.
 const (
-	words   = `(\.[a-z0-9-]+)*`
+	words   = `(\.([a-z0-9-]+|before-[0-9]{8}T[0-9]{6}Z))*`
 	segment = `[0-9]{8}(\.[a-z]+(-[0-9]+)?)+(\.[0-9]+)?`
 	aside   = `aside-[0-9]{8}T[0-9]{6}Z(\.part)?`
 )

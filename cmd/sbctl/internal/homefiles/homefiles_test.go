@@ -14,7 +14,8 @@ import (
 // ours and theirs are what a home may hold.
 var (
 	ours = []string{
-		"vault.db", "vault.db.new", "vault.db.schema1", "vault.db.compact", "vault.db.part", "secret.key", "secret.key.new", "audit.key",
+		"vault.db", "vault.db.new", "vault.db.schema1", "vault.db.compact", "vault.db.part", "vault.db.before-20260131T120000Z", "vault.db.before-20260131T120000Z.part",
+		"secret.key", "secret.key.new", "audit.key",
 		"audit.key.new", "config.yaml", "lock", "restoring",
 		"audit/00000001.jsonl", "audit/00000002.pruned", "audit/00000003.pruning", "audit/00000003.pruned.tmp", "audit/00000004.jsonl.torn-512",
 		"audit/00000004.torn-512.1", "audit/selftest.tmp", "audit/aside-20260131T120000Z/00000001.jsonl",
