@@ -2,4 +2,4 @@
 
 package daemon_test
 
-var roles = map[string]func(string) int{}
+var roles = map[string]func(string) int{"loud": loud}

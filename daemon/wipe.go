@@ -28,6 +28,22 @@ func (c wipingCodec) Marshal(v any) (out mem.BufferSlice, err error) {
 	return out, err
 }
 
+// Unmarshal clears the message once it has been read: it may have held content,
+// or a passphrase.
+func (c wipingCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	defer func() {
+		for _, part := range data {
+			clear(part.ReadOnlyData())
+		}
+	}()
+	if len(data) > 1 { // which the codec would put together in a pool of its own
+		whole := data.Materialize()
+		defer clear(whole)
+		return c.CodecV2.Unmarshal(mem.BufferSlice{mem.SliceBuffer(whole)}, v)
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
 // wipingPool clears buffers when they come back, not when they are handed out
 // again: grpc's own pools keep old content in memory meanwhile.
 type wipingPool struct{ mem.BufferPool }
