@@ -137,3 +137,23 @@ func BenchmarkMutate(b *testing.B) {
 		}
 	}
 }
+
+func benchmarkRewrap(b *testing.B, n int) {
+	v, err := vault.Open(b.Context(), filled(b, n))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { v.Close() })
+	for b.Loop() {
+		b.StopTimer()
+		rotate(b, v)
+		b.StartTimer()
+		if _, rows := rewrapAll(b, v, 256); rows != 2*n+1 {
+			b.Fatalf("%d rows", rows)
+		}
+	}
+}
+
+// What a rotation takes until the older key is gone: resources with their contents, as the daemon does it.
+func BenchmarkRewrap1e3(b *testing.B) { benchmarkRewrap(b, 1e3) }
+func BenchmarkRewrap1e5(b *testing.B) { benchmarkRewrap(b, 1e5) }

@@ -3,6 +3,7 @@ package vault
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -87,6 +88,62 @@ func TestFailStopOfKeyChanges(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// The older keys stay as long as one row needs them, whatever Rewrap believes it has done.
+func TestTermsInUseStay(t *testing.T) {
+	for _, bucket := range []string{bucketContents, bucketRecords, "grants"} {
+		v, err := Create(t.Context(), Config{File: filepath.Join(t.TempDir(), "vault.db"), Keys: &memoryKey{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		fill := func(tx *Tx) error {
+			_, err := tx.PutContent("a", KindText, []byte("x"))
+			return errors.Join(err, tx.Put("grants", "g", []byte("allow")))
+		}
+		if err := v.Mutate(quietJournal{}, fill); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := v.Rotate(quietJournal{}); err != nil {
+			t.Fatal(err)
+		}
+		// Everything is rewrapped but one bucket.
+		err = v.Mutate(quietJournal{}, func(tx *Tx) error {
+			all, err := tx.rewrappable()
+			if err != nil {
+				return err
+			}
+			p := &pass{keys: tx.keys, buckets: slices.DeleteFunc(all, func(b string) bool { return b == bucket })}
+			_, err = p.work(tx, 100)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.pass = &pass{keys: v.keys}
+		_, _, err = v.Rewrap(quietJournal{}, 100)
+		if bucket == bucketRecords { // which came along with their contents
+			if _, old := v.Terms(); err != nil || len(old) != 0 {
+				t.Errorf("%s: old terms %v, %v", bucket, old, err)
+			}
+			continue
+		}
+		if _, old := v.Terms(); !errors.Is(err, ErrBusy) || len(old) != 1 {
+			t.Errorf("%s: old terms %v, %v", bucket, old, err)
+		}
+		for range 3 {
+			if _, _, err := v.Rewrap(quietJournal{}, 100); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, old := v.Terms(); len(old) != 0 {
+			t.Errorf("%s: in the end old terms %v", bucket, old)
+		}
+		if err := v.Verify(true, nil); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -3,6 +3,9 @@ package vault
 import (
 	"bytes"
 	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 )
 
@@ -83,5 +86,25 @@ func TestSealedIsBound(t *testing.T) {
 	low.ephemeral = make([]byte, publicSize)
 	if _, err := low.open(v.Secret, here); err == nil {
 		t.Error("a point of low order opens")
+	}
+}
+
+// A source that holds a secret prints its kind.
+func TestSourceIsRedacted(t *testing.T) {
+	var log bytes.Buffer
+	for _, src := range []KeySource{Passphrase(Secret("hunter2")), Recovery(Secret("hunter2"))} {
+		slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "source", src, "sources", []KeySource{src})
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%d"} {
+			fmt.Fprintf(&log, verb+"\n", src)
+			fmt.Fprintf(&log, verb+"\n", struct{ S KeySource }{src})
+		}
+	}
+	for _, trace := range []string{"hunter2", "68756e746572", "104 117", "68, 0x75"} {
+		if strings.Contains(log.String(), trace) {
+			t.Errorf("%q shows in %s", trace, log.String())
+		}
+	}
+	if !strings.Contains(log.String(), "passphrase "+redacted) {
+		t.Errorf("it does not say what it is: %s", log.String())
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 )
 
 // Passphrase is the key source of a passphrase that a person has typed: for UnlockWith, TestSlot and UnwrapFileKeyWith. The
@@ -31,3 +33,9 @@ func (s secretSource) Store(context.Context, string, []byte) error {
 func (s secretSource) Remove(context.Context, string) error {
 	return fmt.Errorf("%w: a %s is kept by a person", ErrInvalid, s.kind)
 }
+
+// Format implements fmt.Formatter: printing a struct does not ask its fields how they want to be printed.
+func (s secretSource) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, s.kind+" "+redacted) }
+
+// LogValue implements slog.LogValuer.
+func (s secretSource) LogValue() slog.Value { return slog.StringValue(s.kind + " " + redacted) }
