@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -136,7 +137,8 @@ func (o *Offline) examined(x *examination, expect *verify.Point) error {
 }
 
 // parseExpect reads SEQ:HASH, or a file with that or with a head as headFile
-// and `sbctl audit head -o json` write it; nil for nothing.
+// and `sbctl audit head -o json` write it, or many of them, one a line; nil for
+// nothing.
 func parseExpect(text string) (*verify.Point, error) {
 	if text == "" {
 		return nil, nil
@@ -158,7 +160,11 @@ func parseExpect(text string) (*verify.Point, error) {
 		Seq  uint64 `json:"seq"`
 		Hash string `json:"hash"`
 	}
-	if err := json.Unmarshal(raw, &head); err == nil {
+	last := bytes.TrimSpace(raw)
+	if !json.Valid(last) { // many heads, one a line: the last one counts
+		last = last[bytes.LastIndexByte(last, '\n')+1:]
+	}
+	if err := json.Unmarshal(last, &head); err == nil {
 		if p := parsePoint(fmt.Sprintf("%d:%s", head.Seq, head.Hash)); p != nil {
 			return p, nil
 		}

@@ -58,7 +58,9 @@ func TestCheckExpect(t *testing.T) {
 	point := fmt.Sprintf("%d:%s", head.GetSeq(), head.GetHash())
 	file := filepath.Join(t.TempDir(), "head")
 	write(t, file, point+"\n")
-	for _, expect := range []string{point, file} {
+	many := filepath.Join(t.TempDir(), "heads")
+	write(t, many, fmt.Sprintf(`{"seq":1,"hash":"%064d"}`, 0)+"\n"+fmt.Sprintf(`{"seq":%d,"hash":%q}`, head.GetSeq(), head.GetHash())+"\n")
+	for _, expect := range []string{point, file, many} {
 		exit, out, said := sbd(t, d.Home, "check", "--expect", expect)
 		equal(t, "exit: "+said, exit, wire.ExitDone)
 		if !strings.Contains(out, fmt.Sprintf("expect: the log holds entry %d", head.GetSeq())) {
