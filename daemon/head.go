@@ -352,13 +352,13 @@ func writeOutside(path string, content []byte) (err error) {
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(content)
 	if err == nil {
-		err = file.Chmod(0o644)
+		err = file.Chmod(0o644) // whatever the umask
 	}
 	if err == nil {
 		err = file.Sync()

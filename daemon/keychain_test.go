@@ -35,6 +35,8 @@ if [ -e refuse ]; then
 	echo '{"status":"unavailable","reason":"it is locked"}'
 elif [ "$(field op)" = set ]; then
 	field key >"$item" && echo '{"status":"ok"}'
+elif [ "$(field op)" = remove ] && [ -e "$item" ]; then
+	rm "$item" && echo '{"status":"ok"}'
 elif [ -e "$item" ]; then
 	printf '{"status":"ok","key":"%s"}\n' "$(cat "$item")"
 else

@@ -18,6 +18,7 @@ import (
 	"subjectbroker/daemon"
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/place"
+	"subjectbroker/proto/recovery"
 	"subjectbroker/proto/wire"
 )
 
@@ -61,6 +62,16 @@ func recovered(t *testing.T, home string, says ...string) string {
 	return out2
 }
 
+// checks fails the test unless sbd check is content.
+func checks(t *testing.T, home string) {
+	t.Helper()
+	exit, out, said := sbd(t, home, "check")
+	equal(t, "exit of check: "+said, exit, wire.ExitDone)
+	if !regexp.MustCompile(`(?m)^unchanged: \d+ files$`).MatchString(out) {
+		t.Errorf("check says\n%s", out)
+	}
+}
+
 // timeless takes out when something was set aside.
 func timeless(text string) string {
 	return regexp.MustCompile(`\d{8}T\d{6}Z`).ReplaceAllString(text, "TIME")
@@ -70,12 +81,8 @@ func timeless(text string) string {
 // nothing to do.
 func sound(t *testing.T, home string) {
 	t.Helper()
-	exit, out, said := sbd(t, home, "check")
-	equal(t, "exit of check: "+said, exit, wire.ExitDone)
-	if !regexp.MustCompile(`(?m)^unchanged: \d+ files$`).MatchString(out) {
-		t.Errorf("check says\n%s", out)
-	}
-	exit, out, said = sbd(t, home, "recover")
+	checks(t, home)
+	exit, out, said := sbd(t, home, "recover")
 	equal(t, "exit of a recovery of nothing: "+said, exit, wire.ExitDone)
 	if !strings.Contains(out, "nothing is wrong") {
 		t.Errorf("a recovery of nothing says\n%s", out)
@@ -392,9 +399,9 @@ func TestRecoverKey(t *testing.T) {
 			code := addRecovery(t, d.Daemon)
 			d.Stop()
 			tc.spoil(t, place.KeyFile(d.Home))
-			exit, _, said := sbd(t, d.Home)
+			exit, _, _ := sbd(t, d.Home)
 			equal(t, "exit", exit, wire.Exit(tc.code))
-			exit, _, said = sbd(t, d.Home, "recover", "--yes")
+			exit, _, said := sbd(t, d.Home, "recover", "--yes")
 			equal(t, "exit without the code", exit, wire.Exit(tc.code))
 			if !strings.Contains(said, "hint: sbd recover --slot recovery") {
 				t.Errorf("says %q", said)
@@ -423,6 +430,79 @@ func TestRecoverKey(t *testing.T) {
 			}
 			equal(t, "accepted vaults", len(d.Entries("vault.accept")), 0)
 		})
+	}
+}
+
+// offline makes one of sbd's commands work in this process, with a fake keychain.
+func (k keychain) offline(home string, code recovery.Code) (o daemon.Offline, said *strings.Builder) {
+	said = &strings.Builder{}
+	return daemon.Offline{
+		Config: daemon.Config{
+			Home: home, Logger: slog.New(slog.DiscardHandler), Self: filepath.Join(k.dir, "keychain"), KeychildArg: "none", Version: "test",
+		},
+		Person: knowing{code}, Slot: "recovery", Say: func(line string) { fmt.Fprintln(said, line) },
+	}, said
+}
+
+// knowing says yes, and the recovery code.
+type knowing struct{ code recovery.Code }
+
+func (knowing) Confirm(string) (bool, error)    { return true, nil }
+func (k knowing) Secret(string) ([]byte, error) { return k.code.Seed(), nil }
+
+// A keychain that is down keeps its slot, and the vault gets one more; one that
+// has lost the key has its slot replaced.
+func TestRecoverKeychain(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		spoil func(k keychain)
+		slots string
+	}{
+		"down": {keychain.refuse, "keychain recovery file"},
+		"lost": {func(k keychain) {
+			items, err := filepath.Glob(filepath.Join(k.dir, "item-*"))
+			must(k.t, err)
+			remove(k.t, items...)
+		}, "recovery keychain"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKeychain(t)
+			d := daemontest.StartWith(t, k.options())
+			d.Put("doc", "one")
+			code := addRecovery(t, d)
+			d.Stop()
+			tc.spoil(k)
+			o, said := k.offline(d.Home, code)
+			must(t, daemon.Recover(t.Context(), o))
+			d.Start()
+			equal(t, "state", d.Status().GetVaultState(), "unlocked")
+			equal(t, "slots; it said\n"+said.String(), strings.Join(kinds(keysOf(t, d).GetSlots()), " "), tc.slots)
+			equal(t, "content", d.Content("doc"), "one")
+		})
+	}
+}
+
+// forget takes the keychain's item away.
+func TestForgetKeychain(t *testing.T) {
+	t.Parallel()
+	k := newKeychain(t)
+	d := daemontest.StartWith(t, k.options())
+	d.Stop()
+	o, said := k.offline(d.Home, recovery.Code{})
+	must(t, daemon.Forget(t.Context(), o))
+	items, err := filepath.Glob(filepath.Join(k.dir, "item-*"))
+	must(t, err)
+	if len(items) > 0 || !strings.Contains(said.String(), "removed: the keychain's item") {
+		t.Errorf("left %v; it said\n%s", items, said)
+	}
+	must(t, daemon.Forget(t.Context(), o))
+	if !strings.Contains(said.String(), "holds no key") {
+		t.Errorf("the second time it said\n%s", said)
+	}
+	k.refuse()
+	if err := daemon.Forget(t.Context(), o); err == nil {
+		t.Error("a keychain that does not answer passes for one that has forgotten")
 	}
 }
 
@@ -519,7 +599,7 @@ func TestRecoverDies(t *testing.T) {
 				}
 				exit, out, said := sbd(t, d.Home, "recover", "--yes")
 				equal(t, "exit of the second attempt: "+said, exit, wire.ExitDone)
-				sound(t, d.Home)
+				checks(t, d.Home)
 				d.Start()
 				ends(t, d.Daemon)
 				causes := []string{}
@@ -535,9 +615,39 @@ func TestRecoverDies(t *testing.T) {
 					d.reads(t, "doc", "one")
 				}
 				equal(t, "exit", d.Stop(), 0)
-				sound(t, d.Home)
 			})
 		}
+	}
+}
+
+// Killed while the new key slot is made: the vault opens with what the person
+// has until it opens with the new key, and the next attempt finishes.
+func TestRecoverKeyDies(t *testing.T) {
+	t.Parallel()
+	d := newSpoilable(t, "")
+	code := addRecovery(t, d.Daemon)
+	d.Stop()
+	kept := daemontest.Copy(t, d.Home, "vault.db", "audit", "audit.key")
+	env := []string{"TEST_SLOT=recovery", "TEST_SECRET=" + hex.EncodeToString(code.Seed())}
+	for _, step := range strings.Split("opened|key file kept|intended|committed|slot made|done", "|") {
+		t.Run(step, func(t *testing.T) {
+			clearHome(t, d.Home)
+			daemontest.Restore(t, kept)
+			left, err := filepath.Glob(place.KeyFile(d.Home) + "*")
+			must(t, err)
+			remove(t, left...)
+			write(t, place.KeyFile(d.Home), strings.Repeat("k", 32))
+			if !dies(t, "recover", step, d.Home, "", env...) {
+				t.Fatal("it does not come to this step")
+			}
+			exit, _, said := withCode(t, d.Home, code.Text(), "recover", "--yes")
+			equal(t, "exit of the second attempt: "+said, exit, wire.ExitDone)
+			checks(t, d.Home)
+			d.Start()
+			d.reads(t, "always", "three")
+			ends(t, d.Daemon)
+			equal(t, "exit", d.Stop(), 0)
+		})
 	}
 }
 

@@ -217,8 +217,9 @@ func TestRestoreDies(t *testing.T) {
 				equal(t, "exit of the second attempt: "+said, exit, wire.ExitDone)
 			}
 			refusesToStart(t, home, wire.RollbackDetected)
-			recovered(t, home)
-			sound(t, home)
+			exit, _, said := sbd(t, home, "recover", "--yes")
+			equal(t, "exit of recover: "+said, exit, wire.ExitDone)
+			checks(t, home)
 			d := daemontest.Launch(t, daemontest.Options{Home: home})
 			equal(t, "content", d.Content("doc"), "one")
 		})
@@ -237,7 +238,7 @@ func TestRestoreDies(t *testing.T) {
 			}
 			exit, out, said := sbd(t, home, "recover", "--yes")
 			equal(t, "exit of the second attempt: "+said, exit, wire.ExitDone)
-			sound(t, home)
+			checks(t, home)
 			d := daemontest.Launch(t, daemontest.Options{Home: home})
 			accepted := d.Entries("vault.accept")
 			if len(accepted) != 1 || accepted[0].Cause != "RESTORED" {
