@@ -97,23 +97,7 @@ func (v *Vault) prepareCompact() (before, after *boltStore, err error) {
 func (v *Vault) switchFile(before, after *boltStore) (old *os.File, err error) {
 	v.lockLife()
 	defer v.life.Unlock()
-	err = v.usable()
-	if err == nil && v.store != before {
-		err = fmt.Errorf("%w: it was reopened", ErrBusy)
-	}
-	if err == nil {
-		err = before.unchanged()
-	}
-	if err == nil {
-		old, err = before.dup()
-	}
-	if err == nil {
-		err = exchange(v.compactFile(), v.cfg.File)
-	}
-	if err != nil {
-		if old != nil {
-			old.Close()
-		}
+	if old, err = v.exchangeFile(before); err != nil {
 		return nil, and(and(err, after.close()), removeIfThere(v.compactFile()))
 	}
 	v.cfg.step("exchanged")
@@ -126,6 +110,27 @@ func (v *Vault) switchFile(before, after *boltStore) (old *os.File, err error) {
 		return nil, v.faulty(err)
 	}
 	v.cfg.step("exchange synced")
+	return old, nil
+}
+
+// exchangeFile gives the new file its name, unless something came in between since it was made. The caller holds life.
+func (v *Vault) exchangeFile(before *boltStore) (old *os.File, err error) {
+	if err := v.usable(); err != nil {
+		return nil, err
+	}
+	if v.store != before {
+		return nil, fmt.Errorf("%w: it was reopened", ErrBusy)
+	}
+	if err := before.unchanged(); err != nil {
+		return nil, err
+	}
+	if old, err = before.dup(); err != nil {
+		return nil, err
+	}
+	if err := exchange(v.compactFile(), v.cfg.File); err != nil {
+		old.Close()
+		return nil, err
+	}
 	return old, nil
 }
 

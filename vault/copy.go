@@ -11,6 +11,8 @@ import (
 // denseFill is for a copy: its rows come in order and are all there is, but for a little room to grow.
 const denseFill = 0.9
 
+var errCopy = errors.New("the copy does not read as it was written")
+
 // copyTo writes what a transaction sees to a new file of mode 0600: the rows as they are stored and nothing else, so that
 // nothing deleted or replaced travels in a free page. When it returns, the rows are those of the state row, the copy was
 // compared row by row with where it came from, and is durable with its name. The store is open and holds the file's lock.
@@ -92,8 +94,6 @@ func (v *Vault) compareRows(dst rowStore, src rowTx) error {
 		return nil
 	})
 }
-
-var errCopy = errors.New("the copy does not read as it was written")
 
 // eachBatch calls fn with the rows of every bucket, in batches that come after a name; an empty one ends each bucket.
 func (v *Vault) eachBatch(tx rowTx, fn func(after string, b *batch) error) error {
