@@ -276,28 +276,29 @@ func TestMendingKeepsPending(t *testing.T) {
 			_, _ = l.Record(t.Context(), acquired())
 		}
 		// The attempt finds an entry that the committer has not taken yet.
-		var pending []Ticket
+		pending := make(chan Ticket, 3)
 		d.fail(func(op string) error {
-			if op == "reserve" && len(pending) < 3 {
+			if op == "reserve" && len(pending) < cap(pending) {
 				ticket, err := l.AppendOperator(func(uint64, time.Time) (Entry, error) { return Entry{Kind: "grant.revoke", GrantID: "abc"}, nil })
 				if err != nil {
 					t.Error(err)
 				}
-				pending = append(pending, ticket)
+				pending <- ticket
 			}
 			return on(unix.ENOSPC, "reserve")(op)
 		})
 		wait()
 		wait()
+		d.fail(nil)
 		if len(pending) == 0 {
 			t.Error("nothing was tried")
 		}
-		for _, ticket := range pending {
+		for range len(pending) {
+			ticket := <-pending
 			if err := ticket.Wait(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}
-		d.fail(nil)
 		wait()
 		record(t, l, acquired())
 		stop(t, l)

@@ -203,7 +203,12 @@ func (b *bundleWriter) segment(x *extent) error {
 		return b.text(fmt.Sprintf("%s%08d%s", auditMembers, x.number, stubSuffix), x.ends())
 	case pruned:
 		return b.text(auditMembers+x.name, x.ends())
+	default:
+		return b.whole(x)
 	}
+}
+
+func (b *bundleWriter) whole(x *extent) error {
 	f, err := b.source.open(x.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return ErrPruning

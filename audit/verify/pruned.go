@@ -27,9 +27,9 @@ func (v *verifier) accountOf(p Pruned) (found account, ok bool) {
 // settlePruned holds what is gone against what the log says about it. What is
 // gone is always told; what nothing accounts for is a fault.
 func (v *verifier) settlePruned() error {
+	v.report.Notes = append(v.report.Notes, tellPruned(v.report.Pruned)...)
 	for _, p := range v.report.Pruned {
 		if v.extents.excuses(p) {
-			v.report.Notes = append(v.report.Notes, fmt.Sprintf("segment %d was pruned: %s gone, which the bundle is not about", p.Segment, p.gone()))
 			continue
 		}
 		a, ok := v.accountOf(p)
@@ -42,7 +42,6 @@ func (v *verifier) settlePruned() error {
 			return &Fault{Seq: p.First + 1, Segment: p.Segment, File: fmt.Sprintf("%08d.pruned", p.Segment),
 				Problem: fmt.Sprintf("%s gone, and the audit.pruned of entry %d accounts for %d", p.gone(), a.seq, a.gone)}
 		}
-		v.report.Notes = append(v.report.Notes, fmt.Sprintf("segment %d was pruned: %s gone, as entry %d says", p.Segment, p.gone(), a.seq))
 	}
 	for _, p := range v.doubled {
 		if _, ok := v.accountOf(p); !ok {
@@ -52,6 +51,25 @@ func (v *verifier) settlePruned() error {
 		v.report.Notes = append(v.report.Notes, fmt.Sprintf("pruning segment %d is not finished: the next start goes on with it", p.Segment))
 	}
 	return nil
+}
+
+// tellPruned says in words what is gone, neighbours in one line.
+func tellPruned(list []Pruned) (lines []string) {
+	for i := 0; i < len(list); i++ {
+		from := list[i]
+		gone := from.count()
+		for i+1 < len(list) && list[i+1].Segment == list[i].Segment+1 {
+			i++
+			gone += list[i].count()
+		}
+		if to := list[i]; to.Segment > from.Segment {
+			lines = append(lines, fmt.Sprintf("segments %d to %d were pruned: of entries %d to %d only the ends of each segment are left, and %d are gone",
+				from.Segment, to.Segment, from.First, to.Last, gone))
+		} else {
+			lines = append(lines, fmt.Sprintf("segment %d was pruned: %s gone", from.Segment, from.gone()))
+		}
+	}
+	return lines
 }
 
 // count is how many entries are gone.
