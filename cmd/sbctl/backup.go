@@ -201,7 +201,7 @@ func (a *app) receiveBackup(ctx context.Context, doing string, request *operator
 			return nil, fail(err, "%s", doing)
 		}
 		written += int64(len(piece.GetChunk()))
-		total = max(total, int64(piece.GetTotal())) //nolint:gosec // size of a file
+		total = max(total, int64(piece.GetTotal()))
 		progress.Show(min(written, total), total)
 		if piece.GetInfo() != nil {
 			info = piece.GetInfo()

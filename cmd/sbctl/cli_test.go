@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -184,4 +186,60 @@ func shellWords(line string) []string {
 	}
 	flush()
 	return words
+}
+
+// Every command that is named in the source as a hint or a fix can be typed.
+func TestNamedHintsParse(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := regexp.MustCompile(`(?:hint: |hint = |withHint\(|return |Fix: |, )"(sbctl [^"]*)"`)
+	found := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range named.FindAllStringSubmatch(string(source), -1) {
+			if strings.HasSuffix(match[1], "--help") || strings.HasPrefix(match[1], "sbctl and") || strings.HasPrefix(match[1], "sbctl %s (") || match[1] == "sbctl " {
+				continue // needs no test, or is no command
+			}
+			found++
+			for _, kind := range []string{"passphrase", "show"} { // what a verb may stand for
+				words := strings.Fields(strings.ReplaceAll(match[1], "%s", kind))
+				if _, err = parser(t).Parse(words[1:]); err == nil {
+					break
+				}
+			}
+			if err != nil {
+				t.Errorf("%s names %q: %v", file, match[1], err)
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d hints found", found)
+	}
+}
+
+// A hint says which broker is meant, once, when an option said it.
+func TestLocated(t *testing.T) {
+	for _, test := range []struct{ home, socket, hint, want string }{
+		{"", "", "sbctl unlock", "sbctl unlock"},
+		{"/a b", "", "sbctl unlock", "sbctl unlock --home '/a b'"},
+		{"/h", "/s", "sbctl unlock", "sbctl unlock --home /h --socket /s"},
+		{"/h", "/s", "sbd", "sbd --home /h --socket-dir /s"},
+		{"/h", "", "sbctl grant --home /h worker x", "sbctl grant --home /h worker x"},
+		{"/h", "", "sbctl audit verify --help", "sbctl audit verify --help"},
+		{"/h", "", "chmod 700 /h", "chmod 700 /h"},
+		{"/h", "", "", ""},
+	} {
+		a := &app{opts: globals{Home: test.home, Socket: test.socket}}
+		if got := a.located(test.hint); got != test.want {
+			t.Errorf("%q at %q, %q: %q, want %q", test.hint, test.home, test.socket, got, test.want)
+		}
+	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -193,15 +192,11 @@ func (c keyRotateCmd) Run(ctx context.Context, a *app) error {
 
 // awaitRewrap waits until nothing is left of the terms before term.
 func (a *app) awaitRewrap(ctx context.Context, term uint32) error {
-	doing := fmt.Sprintf("rewrapping for term %d", term)
+	doing := fmt.Sprintf("waiting for the rewrapping to term %d, which goes on by itself", term)
 	progress := ui.NewProgress(a.stderr, "rewrapping")
 	defer progress.Done()
 	for {
 		k, err := a.keys(ctx, doing)
-		if failed, ok := errors.AsType[*failure](err); ok {
-			failed.what += "; the new key is in force, and rewrapping goes on by itself when the daemon can"
-			return failed
-		}
 		if err != nil {
 			return err
 		}
@@ -211,13 +206,13 @@ func (a *app) awaitRewrap(ctx context.Context, term uint32) error {
 		if cause := k.GetRewrapCause(); cause != "" {
 			return &failure{
 				code: wire.InternalError, doing: doing, exit: wire.ExitFailed, hint: "sbctl key show",
-				what: "the new key is in force, but rewrapping stands still: " + cause,
+				what: "the new key is in force, but it stands still: " + cause,
 			}
 		}
-		progress.Show(int64(k.GetRewrapDone()), int64(k.GetRewrapTotal())) //nolint:gosec // counts of rows
+		progress.Show(int64(k.GetRewrapDone()), int64(k.GetRewrapTotal()))
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return fail(ctx.Err(), "%s", doing)
 		case <-time.After(pollEvery):
 		}
 	}

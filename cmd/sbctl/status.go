@@ -233,7 +233,7 @@ type initView struct {
 	Protects  string     `json:"protects"`
 	Genesis   string     `json:"genesis"`
 	Slots     []slotView `json:"slots"`
-	Recovery  string     `json:"recovery"` // none, there is one
+	Recovery  bool       `json:"recovery"` // whether there is a recovery code
 }
 
 // Run prints what to keep.
@@ -245,10 +245,7 @@ func (initCmd) Run(ctx context.Context, a *app) error {
 	}
 	slots, codeErr := a.firstRecoveryCode(ctx, s.GetSlots())
 	protects := keySourceProtects(s.GetKeySource())
-	recovery := "none"
-	if hasSlot(slots, slotRecovery) {
-		recovery = "there is one"
-	}
+	recovery := hasSlot(slots, slotRecovery)
 	err = a.out.Object(ui.Object{
 		ID: s.GetAuditGenesis(),
 		Fields: []ui.Field{
@@ -256,7 +253,7 @@ func (initCmd) Run(ctx context.Context, a *app) error {
 			{Name: "vault", Value: s.GetVaultId()},
 			{Name: "key source", Value: s.GetKeySource()},
 			{Name: "protects", Value: protects},
-			{Name: "recovery", Value: recovery},
+			{Name: "recovery", Value: recoveryState(recovery)},
 			{Name: "genesis", Value: s.GetAuditGenesis()},
 		},
 		Value: initView{
@@ -268,10 +265,17 @@ func (initCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	a.done("keep the genesis fingerprint outside this machine: with it \"sbctl audit verify --genesis\" proves where the log began")
-	if codeErr == nil && !hasSlot(slots, slotRecovery) {
+	if codeErr == nil && !recovery {
 		a.done("no recovery code was made: it is shown on a terminal only; make one with %s", a.paste("key", "recovery", "new"))
 	}
 	return codeErr
+}
+
+func recoveryState(exists bool) string {
+	if exists {
+		return "there is a recovery code"
+	}
+	return "none"
 }
 
 // firstRecoveryCode makes a recovery code when there is none and a person is

@@ -111,7 +111,7 @@ func pack(values []byte) *[size]byte {
 		bits, count = bits<<5|uint(value), count+5
 		if count >= 8 {
 			count -= 8
-			entropy[at] = byte(bits >> count) //nolint:gosec // the low eight bits are meant
+			entropy[at] = byte(bits >> count)
 			at++
 		}
 	}
@@ -187,7 +187,7 @@ func (c Code) Wipe() {
 // check is the value of the check character of the group at position group,
 // counted from 0, whose data are the first four values.
 func check(values []byte, group int) byte {
-	sum := byte(group + 1) //nolint:gosec // at most 8
+	sum := byte(group + 1)
 	for i := range perGroup - 1 {
 		sum ^= times(values[i], i+1)
 	}
@@ -220,5 +220,5 @@ func valueOf(char byte) (byte, bool) {
 	if at < 0 {
 		return 0, false
 	}
-	return byte(at), true //nolint:gosec // below 32
+	return byte(at), true
 }

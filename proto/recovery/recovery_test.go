@@ -132,7 +132,8 @@ func TestRefused(t *testing.T) {
 }
 
 func TestNewDiffers(t *testing.T) {
-	if New().Text() == New().Text() {
+	one, other := New(), New()
+	if one.Text() == other.Text() {
 		t.Error("two codes are the same")
 	}
 }

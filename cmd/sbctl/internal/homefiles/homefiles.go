@@ -86,7 +86,7 @@ func Scan(home string) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	var files []File
 	err = fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || name == "." {
@@ -135,7 +135,7 @@ func Remove(home string, files []File) (gone []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	for _, f := range slices.Backward(files) {
 		if !f.Known {
 			continue
