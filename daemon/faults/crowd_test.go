@@ -3,12 +3,17 @@
 package faults
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"subjectbroker/audit/verify"
 	"subjectbroker/daemon/daemontest"
+	"subjectbroker/proto/place"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
@@ -34,6 +39,22 @@ type crowd struct {
 type receipt struct {
 	seq uint64
 	run string
+}
+
+// unpowered forgets what was answered since the power began to go: a sync that
+// is under way then may come back without an error although nothing was synced,
+// which is how ext4 is shut down, and not how power goes.
+func (c *crowd) unpowered(reads, number int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.receipts, c.number = c.receipts[:reads], number
+}
+
+// sofar is what was answered up to now.
+func (c *crowd) sofar() (reads, number int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.receipts), c.number
 }
 
 const manyUses = 1 << 40
@@ -123,13 +144,6 @@ func (c *crowd) over() bool {
 	}
 }
 
-// reads is how many reads were answered so far.
-func (c *crowd) reads() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.receipts)
-}
-
 // end stops the crowd.
 func (c *crowd) end() {
 	close(c.stopped)
@@ -146,7 +160,7 @@ func (c *crowd) audit() {
 	defer c.mu.Unlock()
 	released := map[receipt]bool{}
 	open := map[uint64]bool{}
-	for _, e := range w.Entries() {
+	for _, e := range w.entries() {
 		switch e.Kind {
 		case "acquire":
 			if e.Decision == "allow" && e.ResourceID == "note" {
@@ -185,4 +199,39 @@ func (c *crowd) audit() {
 }
 
 // close counts what was kept.
-func (c *crowd) close() { c.w.add(answers, c.reads()) }
+func (c *crowd) close() {
+	reads, number := c.sofar()
+	c.w.add(answers, reads+number)
+}
+
+// entries are the entries of the log on the disk, without the ends of segments
+// that were abandoned and do not count.
+func (w *world) entries() []verify.Entry {
+	w.t.Helper()
+	names, err := filepath.Glob(filepath.Join(place.AuditDir(w.Home), "*.jsonl"))
+	must(w.t, err)
+	slices.Sort(names)
+	var all, segment []verify.Entry
+	var ends []int64 // of the lines of segment
+	for _, name := range names {
+		raw, err := os.ReadFile(name)
+		must(w.t, err)
+		before, beforeEnds, offset := segment, ends, int64(0)
+		segment, ends = nil, nil
+		for line := range bytes.Lines(raw) {
+			offset += int64(len(line))
+			e, err := verify.ParseLine(line)
+			if err != nil {
+				break // the end of an abandoned segment, or what is being written
+			}
+			segment, ends = append(segment, e), append(ends, offset)
+		}
+		if len(segment) > 0 && segment[0].VoidSegment != 0 {
+			for len(beforeEnds) > 0 && beforeEnds[len(beforeEnds)-1] > segment[0].VoidOffset {
+				before, beforeEnds = before[:len(before)-1], beforeEnds[:len(beforeEnds)-1]
+			}
+		}
+		all = append(all, before...)
+	}
+	return append(all, segment...)
+}

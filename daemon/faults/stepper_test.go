@@ -43,6 +43,10 @@ var stepping = map[uint64]string{
 	unix.SYS_UNLINKAT: "unlinkat", unix.SYS_LINKAT: "linkat", unix.SYS_MKDIRAT: "mkdirat",
 }
 
+// manyInARow is how many of the same calls in a row, to the same file, are
+// steps: a file that is copied is written very often.
+const manyInARow = 4
+
 // killAt attaches to a process, to kill it before its n-th step from now on.
 func killAt(t *testing.T, pid, n int) *stepper {
 	t.Helper()
@@ -109,7 +113,8 @@ func step(pid, n int) error {
 		return err
 	}
 	fmt.Println("attached")
-	for count := 0; ; {
+	count, before, row := 0, "", 0
+	for {
 		var status unix.WaitStatus
 		tid, err := unix.Wait4(-1, &status, unix.WALL, nil)
 		switch {
@@ -131,13 +136,20 @@ func step(pid, n int) error {
 			signal = 0
 		case signal == int(unix.SIGTRAP)|0x80:
 			signal = 0
-			if call := entered(tid); call != "" {
-				count++
-				fmt.Println(call)
-				if count == n {
-					_ = unix.Kill(pid, unix.SIGKILL)
-					continue
-				}
+			call := entered(tid)
+			if call == "" {
+				break
+			}
+			if row++; call != before {
+				before, row = call, 1
+			}
+			if row > manyInARow {
+				break
+			}
+			fmt.Println(call)
+			if count++; count == n {
+				_ = unix.Kill(pid, unix.SIGKILL)
+				continue
 			}
 		}
 		_ = unix.PtraceSyscall(tid, signal) // fails when it is gone

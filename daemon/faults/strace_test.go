@@ -13,6 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"subjectbroker/daemon/daemontest"
 )
 
 // injection is strace at work on a running process.
@@ -58,6 +61,8 @@ func inject(t *testing.T, pid int, what string, paths ...string) *injection {
 // end lets go of the process, if it still is there.
 func (i *injection) end() {
 	_ = i.cmd.Process.Signal(syscall.SIGINT)
+	impatient := time.AfterFunc(daemontest.Patience, func() { _ = i.cmd.Process.Kill() })
+	defer impatient.Stop()
 	<-i.done
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"subjectbroker/proto/place"
 	"subjectbroker/proto/recovery"
@@ -253,9 +254,10 @@ func verbs() []verb {
 					if err != nil || len(keys.GetOldTerms()) == 0 {
 						return nil // the rotation itself was answered
 					}
+					time.Sleep(5 * time.Millisecond)
 				}
 			},
-			look: func(w *world) string { return fmt.Sprint(w.term()-term, w.Content("sealed")) }, before: "0 " + hello, after: "1 " + hello,
+			look: func(w *world) string { return fmt.Sprintf("%d %s", w.term()-term, w.Content("sealed")) }, before: "0 " + hello, after: "1 " + hello,
 		},
 		{
 			rpc:     "Rekey",
@@ -318,7 +320,7 @@ func verbs() []verb {
 				list, err := w.Operator().ListBackups(w.t.Context(), &operatorv1.ListBackupsRequest{})
 				must(w.t, err)
 				known := slices.ContainsFunc(list.GetBackups(), func(b *operatorv1.BackupInfo) bool { return b.GetName() == backup })
-				return fmt.Sprint(known, w.Content("saved"))
+				return fmt.Sprintf("%v %s", known, w.Content("saved"))
 			},
 			before: "false " + hello, after: "true " + hello,
 		},

@@ -31,6 +31,7 @@ func newWorld(t *testing.T, s *score, d *disk, options daemontest.Options) *worl
 	t.Helper()
 	if d != nil {
 		options.Home = d.home()
+		must(t, os.MkdirAll(options.Home, 0o700))
 	}
 	return &world{Daemon: daemontest.Launch(t, options), score: s, t: t, disk: d, work: t.TempDir()}
 }
@@ -53,11 +54,9 @@ func (w *world) crash(cut bool) {
 // fall is crash without a return.
 func (w *world) fall(cut bool) {
 	w.t.Helper()
-	if cut {
-		w.disk.cut()
-	}
 	w.Kill()
 	if cut {
+		w.disk.cut()
 		w.disk.remount()
 		w.add(cuts, 1)
 	} else {
