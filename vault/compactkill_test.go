@@ -287,31 +287,46 @@ func TestCompactWithoutExchange(t *testing.T) {
 	p.check(t)
 }
 
-// Every sync that fails is an error, and none of them costs a row. The one that makes the exchange durable stops the vault.
-func TestCompactWithFailingSyncs(t *testing.T) {
-	syncs, stopped := 0, 0
-	for ; syncs < 20; syncs++ {
-		p := newPurged(t)
-		said, bit := injected(t, p.dir, fmt.Sprintf("fsync:error=EIO:when=%d", syncs+1))
-		if !bit {
-			if !strings.Contains(said, "<nil>") {
-				t.Errorf("without a fault it says %s", said)
+// Every call that fails is an error, and none of them costs a row. Only the sync that makes the exchange durable stops the vault.
+func TestCompactWithFailingCalls(t *testing.T) {
+	for call, test := range map[string]struct {
+		step    int // of how many calls one fails
+		least   int // faults that must have bitten
+		stopped int
+	}{
+		"fsync":     {1, 5, 1},
+		"fdatasync": {1, 1, 0},
+		"pwrite64":  {4, 5, 0},
+		"renameat2": {1, 1, 0},
+		"unlinkat":  {1, 1, 0},
+	} {
+		t.Run(call, func(t *testing.T) {
+			bitten, stopped := 0, 0
+			for at := 1; at < 200; at += test.step {
+				p := newPurged(t)
+				said, bit := injected(t, p.dir, fmt.Sprintf("%s:error=EIO:when=%d", call, at))
+				if !bit {
+					if !strings.Contains(said, "<nil>") {
+						t.Errorf("without a fault it says %s", said)
+					}
+					break
+				}
+				bitten++
+				if !strings.Contains(said, "input/output error") || !strings.Contains(said, "overwritten false") {
+					t.Errorf("call %d failed, and it says %s", at, said)
+				}
+				if strings.Contains(said, "said: stopped") {
+					stopped++
+				}
+				p.check(t)
+				if diff := cmp.Diff(wholeHome, listing(t, p.dir)); diff != "" {
+					t.Errorf("home (-want +got):\n%s", diff)
+				}
 			}
-			break
-		}
-		if !strings.Contains(said, "input/output error") || !strings.Contains(said, "overwritten false") {
-			t.Errorf("sync %d failed, and it says %s", syncs+1, said)
-		}
-		if strings.Contains(said, "said: stopped") {
-			stopped++
-		}
-		p.check(t)
-		if diff := cmp.Diff(wholeHome, listing(t, p.dir)); diff != "" {
-			t.Errorf("home (-want +got):\n%s", diff)
-		}
+			if bitten < test.least || stopped != test.stopped {
+				t.Errorf("%d faults, %d of them stop the vault", bitten, stopped)
+			}
+			t.Logf("%d faults", bitten)
+		})
 	}
-	if syncs < 5 || stopped != 1 {
-		t.Errorf("%d syncs, %d of them stop the vault", syncs, stopped)
-	}
-	t.Logf("%d syncs", syncs)
 }
