@@ -121,8 +121,11 @@ func (d *Daemon) authoriseStream(srv any, stream grpc.ServerStream, info *grpc.S
 // itself, and lets no answer out before it is durable.
 func (d *Daemon) accountUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	resp, err := handler(ctx, req)
+	if exempt(info.FullMethod) {
+		return resp, err
+	}
 	d.heads.wait(ctx) // for a change that this call may have made
-	if exempt(info.FullMethod) || accounted(ctx) {
+	if accounted(ctx) {
 		return resp, err
 	}
 	if recordErr := d.account(ctx, info.FullMethod, err); recordErr != nil {

@@ -28,8 +28,9 @@
 // With no daemon running, the same code serves sbd's other commands:
 //
 //	offline.go     what they share                  examine.go   what is found, changing nothing
-//	check.go       verifying, with the proof        recover.go   accepting what a start refuses
-//	restore.go     a home from a backup             forget.go    the stored slot keys go
+//	check.go       verifying, with the proof        diagnose.go  what a recovery will do
+//	restore.go     a home from a backup             recover.go   accepting what a start refuses
+//	forget.go      the stored slot keys go
 //
 // # Order of locks
 //

@@ -27,7 +27,7 @@ const restoredDir = "restored"
 // starts over when it is run again. With dryRun everything is verified, and
 // nothing is written to the home.
 //
-// Errors are *Fault.
+// What is wrong is a *Fault.
 func Restore(ctx context.Context, o Offline, file string, dryRun bool) error {
 	defer o.forgetSecret()
 	return restoreFault(o.restore(ctx, file, dryRun))
