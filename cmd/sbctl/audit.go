@@ -198,8 +198,8 @@ type auditHeadCmd struct{}
 
 // Help is the manual of audit head.
 func (auditHeadCmd) Help() string {
-	return `Keep it on another machine. Later "audit verify --expect SEQ:HASH" proves that the
-log still contains everything up to that entry.
+	return `Keep it on another machine. Later "audit verify --expect" with it, or with a file
+of such lines, proves that the log still contains everything up to that entry.
 
 Examples:
   sbctl audit head

@@ -24,8 +24,8 @@ type backupCmd struct {
 
 // Help is the manual of backup.
 func (backupCmd) Help() string {
-	return `A backup is one file: the vault, without what was deleted, and the audit log. It is
-sealed, and opens with the passphrase or the recovery code of its time, on any
+	return `A backup is one file: the vault, without what was deleted, and the audit log. It
+is sealed, and opens with the passphrase or the recovery code of its time, on any
 machine; no key that the daemon uses by itself is in it.
 
 "sbctl backup FILE" makes one, also while the daemon serves. "sbd restore FILE
@@ -56,14 +56,14 @@ type backupView struct {
 	ID         string   `json:"id"`
 	Name       string   `json:"name,omitempty"`
 	Created    string   `json:"created"`
-	Vault      string   `json:"vault"`
-	Generation uint64   `json:"generation"`
-	Rows       uint64   `json:"rows"`
+	Vault      string   `json:"vault,omitempty"`
+	Generation uint64   `json:"generation,omitempty"`
+	Rows       uint64   `json:"rows,omitempty"`
 	Seq        uint64   `json:"seq"`
-	Hash       string   `json:"hash"`
-	Genesis    string   `json:"genesis"`
+	Hash       string   `json:"hash,omitempty"`
+	Genesis    string   `json:"genesis,omitempty"`
 	Audit      bool     `json:"audit"`
-	Slots      []string `json:"slots"`
+	Slots      []string `json:"slots"` // kinds that open it; empty when only its maker knows
 	Bytes      uint64   `json:"bytes,omitempty"`
 }
 
@@ -221,9 +221,8 @@ type backupVerifyCmd struct {
 // Help is the manual of backup verify.
 func (backupVerifyCmd) Help() string {
 	return `The daemon opens every row and every content in it and verifies the log in it,
-without writing any of it anywhere. Backups of another vault, or of before the
-key of this one was changed for a new backup key, are verified by restoring them.
-The exit code is 5 when anything in it is damaged.
+and leaves nothing of it behind. A backup of another vault is verified where that
+vault is, or with "sbd restore FILE --dry-run". The exit code is 5 when anything in it is damaged.
 
 Examples:
   sbctl backup verify /mnt/usb/broker-2026-01-31.sbb`

@@ -244,7 +244,7 @@ func (initCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	slots, codeErr := a.firstRecoveryCode(ctx, s.GetSlots())
-	protects := keySourceProtects(s.GetKeySource())
+	protects := keySourceProtects(weakestSource(s))
 	recovery := hasSlot(slots, slotRecovery)
 	err = a.out.Object(ui.Object{
 		ID: s.GetAuditGenesis(),
@@ -296,12 +296,28 @@ func (a *app) firstRecoveryCode(ctx context.Context, slots []*operatorv1.KeySlot
 	return append(slices.Clone(slots), added.GetSlot()), nil
 }
 
+// weakestSource is the slot that decides what a thief needs: a key beside the
+// vault, else one in a keychain, else a person's.
+func weakestSource(s *operatorv1.StatusResponse) string {
+	for _, kind := range []string{slotFile, slotKeychain} {
+		if hasSlot(s.GetSlots(), kind) {
+			return kind
+		}
+	}
+	if len(s.GetSlots()) > 0 {
+		return slotPassphrase
+	}
+	return s.GetKeySource()
+}
+
 // keySourceProtects says what a key source is good for, and what not.
 func keySourceProtects(source string) string {
 	switch source {
-	case "keychain":
+	case slotPassphrase:
+		return "only you open the vault, with the passphrase or the recovery code; the daemon starts locked"
+	case slotKeychain:
 		return "the vault in a copied disk or backup is unreadable without the log-in that opens the keychain; a process of your own user can ask the keychain as sbd does"
-	case "file":
+	case slotFile:
 		return "the vault is unreadable without secret.key, which lies beside it with mode 0600: whoever copies the whole home, or runs as your user, has both"
 	}
 	return ""

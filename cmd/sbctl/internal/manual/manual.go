@@ -56,6 +56,8 @@ func Synopsis(node *kong.Node) string {
 		words = append(words, name)
 	}
 	switch {
+	case node.DefaultCmd != nil && len(node.DefaultCmd.Positional) > 0:
+		words = append(words, argumentName(node.DefaultCmd.Positional[0])+" | COMMAND")
 	case len(node.Children) > 0 && node.DefaultCmd != nil:
 		words = append(words, "[COMMAND]")
 	case len(node.Children) > 0:
