@@ -75,8 +75,8 @@ func (h *bundleHead) header(name string, size int64) *tar.Header {
 // BundleOptions says what goes into a bundle.
 type BundleOptions struct {
 	// Since and Until bound the range, both included: all segments from the first
-	// to the last one that has an entry of a time within it go in whole. Zero
-	// means from the first, up to the newest.
+	// to the last one that is of it go in whole. Zero means from the first, up to
+	// the newest.
 	Since, Until time.Time
 	// Head is what the running daemon says of its log, which may go on being
 	// written meanwhile; nil means that the files are at rest. The bundle ends

@@ -347,6 +347,21 @@ func TestForgedBundle(t *testing.T) {
 			if report.ExitCode() != verify.ExitFault {
 				t.Errorf("exit %d: %v", report.ExitCode(), &report)
 			}
+			// Nor when the summary fits.
+			text := verify.SummaryOf(t.Context(), packed)
+			if text == nil || strings.HasPrefix(name, "summary ") {
+				return
+			}
+			fitting := map[string][]byte{}
+			for member, content := range c.content {
+				fitting[member] = content
+			}
+			fitting["SUMMARY.txt"] = text
+			packed = pack(t, path, c.names, fitting)
+			report = checkBundle(t, packed, verify.Options{Genesis: genesis})
+			if report.ExitCode() != verify.ExitFault {
+				t.Errorf("with a fitting summary: exit %d: %v", report.ExitCode(), &report)
+			}
 		})
 	}
 }
@@ -423,4 +438,33 @@ func FuzzBundle(f *testing.F) {
 			t.Errorf("exit %d: %+v", report.ExitCode(), report)
 		}
 	})
+}
+
+// A clock that is set back between entries leaves no gap to hide one in.
+func TestBundleWithClockSetBack(t *testing.T) {
+	d := buildDaily(t, 1, 3)
+	later := epoch.AddDate(0, 0, 9)
+	for _, at := range []time.Time{later, epoch.Add(time.Minute), later} { // three segments, the second of an earlier time
+		d.now = at
+		if err := d.log.Rotate(); err != nil {
+			t.Fatal(err)
+		}
+		appendBurst(t, d.log, 1)
+	}
+	for hour := range 9 * 24 {
+		since := epoch.Add(time.Duration(hour) * time.Hour)
+		var out bytes.Buffer
+		_, err := verify.WriteBundle(t.Context(), &out, d.config.Dir, verify.BundleOptions{Since: since, Until: since.Add(30 * time.Minute), Head: d.head()})
+		if errors.Is(err, verify.ErrNothing) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "bundle.tar")
+		write(t, path, out.Bytes())
+		if report := checkBundle(t, path, verify.Options{Genesis: d.log.Head().Genesis}); report.ExitCode() != verify.ExitProven {
+			t.Errorf("hour %d: %v", hour, &report)
+		}
+	}
 }

@@ -28,9 +28,14 @@ func newPeriod(since, until time.Time) period {
 	return p
 }
 
-// meets reports whether from..to and p have a moment in common.
-func (p period) meets(from, to string) bool {
-	return p.since <= to && (p.until == "" || from <= p.until)
+func (p period) contains(at string) bool {
+	return at >= p.since && (p.until == "" || at <= p.until)
+}
+
+// meets reports whether the time between a and b, whichever is earlier, and p
+// have a moment in common. The clock may have been set back in between.
+func (p period) meets(a, b string) bool {
+	return p.contains(a) || p.contains(b) || p.since != "" && min(a, b) < p.since && p.since <= max(a, b)
 }
 
 // extents is what a bundle needs to know of the log beyond what verifying it
@@ -49,8 +54,8 @@ type extent struct {
 	first, last []byte   // lines, both signed when the segment is whole
 	seq         uint64   // of last
 	end         int64    // where last ends in the file
-	from, to    string   // earliest and latest time of the lines that were read
-	hasEntries  bool     // a line that was read lies within the period
+	began, over string   // times of the first and of the last line
+	entries     uint64   // lines that were read and lie within the period
 	pruned      []uint32 // segments that an audit.pruned in it names
 }
 
@@ -60,23 +65,17 @@ func (w *walk) extend(l *line) {
 	if e == nil || e.last > 0 && l.seq > e.last {
 		return
 	}
+	at := l.text(fTimestamp)
 	if n := len(e.list); n == 0 || e.list[n-1].number != w.number {
-		e.list = append(e.list, extent{segmentFile: w.segmentFile, first: bytes.Clone(l.raw), from: l.text(fTimestamp), to: l.text(fTimestamp)})
+		e.list = append(e.list, extent{segmentFile: w.segmentFile, first: bytes.Clone(l.raw), began: at})
 	}
 	x := &e.list[len(e.list)-1]
-	x.seq = l.seq
+	x.seq, x.over = l.seq, at
 	if l.signed() {
 		x.last, x.end = append(x.last[:0], l.raw...), w.offset
 	}
-	at := l.field[fTimestamp]
-	switch {
-	case string(at) < x.from:
-		x.from = string(at)
-	case string(at) > x.to:
-		x.to = string(at)
-	}
-	if string(at) >= e.period.since && (e.period.until == "" || string(at) <= e.period.until) {
-		x.hasEntries = true
+	if e.period.contains(at) {
+		x.entries++
 		e.tally.add(l)
 	}
 	if l.is("audit.pruned") {
@@ -91,26 +90,39 @@ func (e *extents) excuses(p Pruned) bool {
 		return false
 	}
 	x := e.list[p.Segment-1]
-	return !e.period.meets(x.from, x.to)
+	return !e.period.meets(x.began, x.over)
+}
+
+// concerns reports whether x is of the period: an entry in it is, or one could
+// be that is not here to be looked at.
+func (e *extents) concerns(x extent) bool {
+	return x.entries > 0 || e.period.meets(x.began, x.over)
 }
 
 // choose says which segments must be whole for the period: all from the first to
-// the last one that has entries of it, and those that tell why others of these
-// were pruned. ErrNothing when nothing lies within the period.
+// the last one that it concerns, and those that tell why others of these were
+// pruned. ErrNothing when no entry lies within the period, nor did one.
+//
+// Who reads a bundle comes to the same choice as who wrote it, because both
+// know the ends of every segment, and all of those that are whole.
 func (e *extents) choose() (map[uint32]bool, error) {
-	chosen := map[uint32]bool{}
-	low := slices.IndexFunc(e.list, e.concerns)
-	if low < 0 {
+	low, high, empty := -1, -1, true
+	for i, x := range e.list {
+		if !e.concerns(x) {
+			continue
+		}
+		if low < 0 {
+			low = i
+		}
+		high = i
+		empty = empty && x.entries == 0 && x.form != pruned
+	}
+	if empty {
 		return nil, ErrNothing
 	}
-	high := low
-	for i := low; i < len(e.list); i++ {
-		if e.concerns(e.list[i]) {
-			high = i
-		}
-	}
+	chosen := map[uint32]bool{}
 	for _, x := range e.list[low : high+1] {
-		if x.form == whole {
+		if x.form != pruned {
 			chosen[x.number] = true
 			continue
 		}
@@ -123,8 +135,4 @@ func (e *extents) choose() (map[uint32]bool, error) {
 		chosen[e.list[tells].number] = true
 	}
 	return chosen, nil
-}
-
-func (e *extents) concerns(x extent) bool {
-	return x.hasEntries || x.form != whole && e.period.meets(x.from, x.to)
 }

@@ -208,16 +208,19 @@ func (b *bundle) judge(v *verifier) *Fault {
 	if err != nil || !bytes.Equal(head.encode(), b.head.encode()) {
 		return &Fault{Seq: b.head.Seq, File: headMember, Problem: "the segments end in another entry than it says"}
 	}
+	chosen, err := v.extents.choose()
+	if err != nil {
+		return &Fault{File: headMember, Problem: err.Error()}
+	}
 	for _, x := range v.extents.list {
 		switch {
-		case x.form == ends && v.extents.period.meets(x.from, x.to):
+		case x.form == ends && chosen[x.number]:
 			return &Fault{Seq: x.firstSeq() + 1, Segment: x.number, File: x.name, Problem: "the segment is of the range of the bundle, and only its ends are here"}
+		case x.form == whole && !chosen[x.number]:
+			return &Fault{Seq: x.firstSeq(), Segment: x.number, File: x.name, Problem: "the segment is not of the range of the bundle, and is here whole"}
 		case x.form == whole:
 			v.report.Bundle.Whole = append(v.report.Bundle.Whole, x.number)
 		}
-	}
-	if _, err := v.extents.choose(); err != nil {
-		return &Fault{File: headMember, Problem: err.Error()}
 	}
 	if !bytes.Equal(b.summary, summary(b.head, v.extents, v.report.Origin)) {
 		return &Fault{File: summaryMember, Problem: "it says something else than the segments"}
