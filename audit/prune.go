@@ -23,7 +23,7 @@ import (
 // Copy says that the operator holds a copy of a segment elsewhere.
 type Copy struct {
 	Segment uint32
-	SHA256  [32]byte // of the whole file
+	SHA256  [32]byte // of the file, or of the part of it that counts, as a bundle has it
 }
 
 // Pruned is a segment that is reduced to its first and its last line.
@@ -35,7 +35,7 @@ type Pruned struct {
 
 // Prune reduces segments to their signed first and last lines. They must be
 // closed, rise without a gap from the oldest one that is not pruned, lie before
-// Config.Keep, be byte for byte what the copies are, and verify; all of them are
+// Config.Keep, be what the copies are, byte for byte, and verify; all of them are
 // judged before anything is changed, and with dryRun nothing is. An audit.pruned
 // entry tells of each; who asked for it is for the caller to record.
 //
@@ -66,7 +66,9 @@ type reduction struct {
 	last    Position
 	stub    []byte // its first and last line
 	gone    uint64 // how many entries are not in it
-	sum     Hash   // of the whole file
+	counts  Hash   // of what counts: of an abandoned segment, up to its end
+	whole   Hash   // of the whole file
+	sum     Hash   // that the operator's copy has
 	frees   int64  // bytes
 }
 
@@ -98,7 +100,7 @@ func (l *Log) judge(copies []Copy) ([]reduction, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.sum != Hash(c.SHA256) {
+		if r.sum = c.SHA256; r.sum != r.counts && r.sum != r.whole {
 			return nil, fmt.Errorf("%w: the copy of segment %d is not the same as the segment", ErrNotPrunable, c.Segment)
 		}
 		reductions = append(reductions, r)
@@ -132,11 +134,15 @@ func (l *Log) examine(list []segment, index int) (reduction, error) {
 	}
 	defer file.Close()
 	sum := sha256.New()
-	size, err := io.Copy(sum, io.NewSectionReader(file, 0, 1<<62))
+	if _, err := io.Copy(sum, io.NewSectionReader(file, 0, s.end)); err != nil {
+		return reduction{}, err
+	}
+	r.counts = Hash(sum.Sum(nil))
+	behind, err := io.Copy(sum, io.NewSectionReader(file, s.end, 1<<62))
 	if err != nil {
 		return reduction{}, err
 	}
-	r.sum, r.frees = Hash(sum.Sum(nil)), size-int64(len(r.stub))
+	r.whole, r.frees = Hash(sum.Sum(nil)), s.end+behind-int64(len(r.stub))
 	return r, nil
 }
 

@@ -342,7 +342,24 @@ func TestPruneAbandoned(t *testing.T) {
 			t.Fatalf("segment %d is open", got)
 		}
 		record(t, l, acquired())
-		if _, err := l.Prune(copies(t, config, 1, 2, 3), false); err != nil {
+		// Of one the copy is up to where it ends, as in a bundle; of the others it
+		// has what stands behind, too.
+		if err := appendTo(segmentPath(config, 1), "whatever stands behind"); err != nil {
+			t.Fatal(err)
+		}
+		list := copies(t, config, 1, 2, 3)
+		content, err := os.ReadFile(segmentPath(config, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list[0].SHA256 = sha256.Sum256(content[:l.list[0].end])
+		for _, short := range []int64{l.list[0].end - 1, l.list[0].end + 1} {
+			wrong := []Copy{{Segment: 1, SHA256: sha256.Sum256(content[:short])}}
+			if _, err := l.Prune(wrong, false); !errors.Is(err, ErrNotPrunable) {
+				t.Errorf("a copy of %d bytes: %v", short, err)
+			}
+		}
+		if _, err := l.Prune(list, false); err != nil {
 			t.Fatal(err)
 		}
 		head := l.Head()
