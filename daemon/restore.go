@@ -200,6 +200,9 @@ func (o *Offline) restoreInto(ctx context.Context, from *os.File) error {
 		return err
 	}
 	o.reached("done")
+	if manifest.Audit {
+		o.say("kept: the old log, which can be verified with: sbctl audit verify %s --genesis %s", filepath.Join(o.Home, restoredDir, "audit"), manifest.Genesis)
+	}
 	o.say("restored: sbd starts in %s once you have accepted this with: sbd recover --home %s", o.Home, o.Home)
 	return nil
 }
@@ -231,8 +234,7 @@ func (o *Offline) unpack(ctx context.Context, from *os.File, dir string) (backup
 		if err != nil {
 			return manifest, err
 		}
-		o.say("verified: %d entries of the log; it stays in %s, and can be verified there with: sbctl audit verify %s --genesis %s",
-			entries, filepath.Join(o.Home, restoredDir, "audit"), filepath.Join(o.Home, restoredDir, "audit"), manifest.Genesis)
+		o.say("verified: %d entries of the log", entries)
 	} else {
 		o.say("log: it is not in this backup")
 	}

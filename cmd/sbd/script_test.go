@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"subjectbroker/proto/recovery"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/worker/client"
 )
@@ -60,6 +62,8 @@ func TestScripts(t *testing.T) {
 			"exits":  exitsCommand,
 			"put":    putCommand,
 			"config": configCommand,
+			"code":   codeCommand,
+			"backup": backupCommand,
 			"mode":   modeCommand,
 			"files":  filesCommand,
 			"fifo":   fifoCommand,
@@ -248,19 +252,55 @@ func exitsCommand(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// putCommand stores content as the operator: put NAME CONTENT
-func putCommand(ts *testscript.TestScript, _ bool, args []string) {
-	if len(args) != 2 {
-		ts.Fatalf("usage: put NAME CONTENT")
-	}
+// operator calls the operator's service of the daemon that serves.
+func operator(ts *testscript.TestScript, call func(context.Context, operatorv1.OperatorServiceClient) error) {
 	home := ts.Getenv("SB_HOME")
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, err := client.Operator(ctx, client.Places{Home: home, SocketDir: filepath.Join(home, "run")})
 	ts.Check(err)
 	defer conn.Close()
-	_, err = operatorv1.NewOperatorServiceClient(conn).PutSecret(ctx, &operatorv1.PutSecretRequest{Name: args[0], Kind: "text", Content: []byte(args[1])})
-	ts.Check(err)
+	ts.Check(call(ctx, operatorv1.NewOperatorServiceClient(conn)))
+}
+
+// putCommand stores content as the operator: put NAME CONTENT
+func putCommand(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: put NAME CONTENT")
+	}
+	operator(ts, func(ctx context.Context, o operatorv1.OperatorServiceClient) error {
+		_, err := o.PutSecret(ctx, &operatorv1.PutSecretRequest{Name: args[0], Kind: "text", Content: []byte(args[1])})
+		return err
+	})
+}
+
+// codeCommand gives the vault a recovery code and writes it to a file, as a
+// person would type it, and with a slip in front of it: code FILE
+func codeCommand(ts *testscript.TestScript, _ bool, args []string) {
+	code := recovery.New()
+	operator(ts, func(ctx context.Context, o operatorv1.OperatorServiceClient) error {
+		_, err := o.AddSlot(ctx, &operatorv1.AddSlotRequest{Kind: "recovery", Secret: code.PublicKey()})
+		return err
+	})
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte("00000\n"+strings.ToLower(code.Text())+"\n"), 0o600))
+}
+
+// backupCommand makes a backup: backup FILE
+func backupCommand(ts *testscript.TestScript, _ bool, args []string) {
+	var raw []byte
+	operator(ts, func(ctx context.Context, o operatorv1.OperatorServiceClient) error {
+		stream, err := o.Backup(ctx, &operatorv1.BackupRequest{})
+		for err == nil {
+			var part *operatorv1.BackupResponse
+			part, err = stream.Recv()
+			raw = append(raw, part.GetChunk()...)
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return err
+	})
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), raw, 0o600))
 }
 
 // configCommand writes config.yaml: config LINE
