@@ -2,4 +2,4 @@ package daemon_test
 
 // roles are more of what this program does when a test starts it again, each
 // with one argument.
-var roles = map[string]func(string) int{"hand-over": handOver, "status": operatorStatus, "hoard": hoard, "knock": knock, "loud": loud}
+var roles = map[string]func(string) int{"hand-over": handOver, "status": operatorStatus, "hoard": hoard, "knock": knock, "loud": loud, "pry": pry}

@@ -1,6 +1,7 @@
 package mcpshim
 
 import (
+	"encoding/json"
 	"errors"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -13,6 +14,9 @@ import (
 // or worse, so only its code counts.
 func publicError(err error) *jsonrpc.Error {
 	if made, ok := err.(*jsonrpc.Error); ok { //nolint:errorlint // wrapped ones carry text that was not made for the client
+		if made.Data != nil && !json.Valid(made.Data) { // the SDK quotes a URI as Go does, which can be no JSON and then ends the session
+			return &jsonrpc.Error{Code: made.Code, Message: made.Message}
+		}
 		return made
 	}
 	code := int64(jsonrpc.CodeInvalidRequest)
