@@ -33,20 +33,20 @@ type noun string
 
 // What is counted, in the order in which it is told.
 const (
-	kills   noun = "kills"
-	cuts    noun = "power cuts"
-	faults  noun = "injected faults"
-	starved noun = "starved starts"
-	changed noun = "replaced files"
-	flips   noun = "flipped bytes"
-	pages   noun = "spoiled pages"
-	forged  noun = "forged histories"
-	starts  noun = "rival starts"
-	answers noun = "answers kept"
-	losses  noun = "losses"
+	kills         noun = "kills"
+	cuts          noun = "power cuts"
+	faults        noun = "injected faults"
+	starvedStarts noun = "starved starts"
+	changed       noun = "replaced files"
+	flips         noun = "flipped bytes"
+	pages         noun = "spoiled pages"
+	forged        noun = "forged histories"
+	starts        noun = "rival starts"
+	answers       noun = "answers kept"
+	losses        noun = "losses"
 )
 
-var nouns = []noun{kills, cuts, faults, starved, changed, flips, pages, forged, starts, answers, losses}
+var nouns = []noun{kills, cuts, faults, starvedStarts, changed, flips, pages, forged, starts, answers, losses}
 
 // words tells counts; losses also when there are none.
 func words(counts map[noun]int) string {
