@@ -6,6 +6,7 @@ SHELL       := bash
 PREFIX   ?= /usr/local
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 FUZZTIME ?= 20s
+SOAK     ?= 30m
 BENCH    ?=
 
 PROGRAMS := sbd sb-mcp sbctl
@@ -20,11 +21,13 @@ GOVULNCHECK := go tool -modfile=tools/lint/go.mod govulncheck
 # The race detector needs a C compiler.
 RACE = $(shell command -v $$(go env CC) >/dev/null && echo -race)
 
-.PHONY: help build demo test bench fuzz generate install clean
+.PHONY: help build demo test faults soak bench fuzz generate install clean
 help:
 	@echo 'make build     the three programs, static, in bin/'
 	@echo 'make demo      the main job with real processes in a temporary home'
 	@echo 'make test      every test that Go alone allows; names the suites left out (TEST_ALL=1: none may be)'
+	@echo 'make faults    what breaks under it: kills, power cuts, failing disks (docs/faults.md); needs root'
+	@echo 'make soak      the parts of it that draw their moments, for SOAK=$(SOAK)'
 	@echo 'make check     formatting, linters, generated code, contract, vulnerabilities, import rules, cross-builds'
 	@echo 'make bench     figures, each beside its limit in the same run (BENCH=-quick: a few seconds)'
 	@echo 'make fuzz      every fuzz target for FUZZTIME=$(FUZZTIME)'
@@ -40,7 +43,16 @@ demo: build
 
 test:
 	@$(if $(RACE),,echo 'no C compiler: the race detector is off'; [ "$${TEST_ALL:-}" != 1 ];) \
-	go test -json -timeout 20m -shuffle=on $(RACE) ./... | go run -C tools ./testreport
+	go test -json -timeout 20m -shuffle=on $(RACE) $$(go list ./... | grep -v /daemon/faults) | go run -C tools ./testreport
+
+# Of a package of its own, because its processes, disks and kills need the
+# machine to themselves. Nothing here runs in the tests' own process that the
+# race detector could look at.
+faults:
+	@go test -json -count=1 -parallel 2 -timeout 20m ./daemon/faults | go run -C tools ./testreport
+
+soak:
+	@SOAK=$(SOAK) go test -json -count=1 -parallel 2 -timeout 0 -run 'Load|Shim|Short|Frozen|Twenty|Pages' ./daemon/faults | go run -C tools ./testreport
 
 bench: build
 	@go run ./cmd/internal/bench $(BENCH)

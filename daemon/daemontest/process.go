@@ -35,8 +35,8 @@ var build struct {
 	err error
 }
 
-// Program builds sbd, once for all tests of the process, and returns its path.
-// Every uid may run it.
+// Program builds sbd as it is released, once for all tests of the process, and
+// returns its path. Every uid may run it.
 func Program(t testing.TB) string {
 	t.Helper()
 	build.Lock()
@@ -58,7 +58,8 @@ func compile() (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return dir, err
 	}
-	cmd := exec.Command("go", "build", "-o", dir+"/", "subjectbroker/cmd/sbd")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "subjectbroker/cmd/sbd")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w\n%s", err, out)
 	}

@@ -136,4 +136,4 @@ func rounds(t *testing.T, n int) func(yield func(int) bool) {
 }
 
 // soakingLoops is how many loops over rounds there are.
-const soakingLoops = 6
+const soakingLoops = 7

@@ -12,6 +12,9 @@
 // tests need root and are passed over silently without it, so TEST_ALL=1 is
 // refused to anybody else.
 //
+// A line that begins with "figure: " is a result that a person wants to see of a
+// test that passed too. It stands before its package's line.
+//
 // It does not decide which tests run, and trusts the events it is given: a
 // stream without a single package is a failure.
 package main
@@ -28,6 +31,9 @@ import (
 
 // prefix begins the message of a test that leaves a suite out.
 const prefix = "suite left out: "
+
+// figure begins a line that is shown in any case.
+const figure = "figure: "
 
 func main() {
 	all := os.Getenv("TEST_ALL") == "1"
@@ -56,14 +62,15 @@ type report struct {
 	output   map[key][]string // lines of what has not ended yet
 	packages int
 	failed   []string
-	leftOut  map[string]int // "NAME: why" → number of tests
-	skipped  []string       // tests skipped without the prefix
+	leftOut  map[string]int      // "NAME: why" → number of tests
+	skipped  []string            // tests skipped without the prefix
+	figures  map[string][]string // lines of a package that has not ended yet
 }
 
 // run returns the exit code: 1 when a test or a build failed, when nothing ran
 // or, with all set, when anything was left out.
 func run(in io.Reader, out io.Writer, all bool) int {
-	r := &report{out: out, output: map[key][]string{}, leftOut: map[string]int{}}
+	r := &report{out: out, output: map[key][]string{}, leftOut: map[string]int{}, figures: map[string][]string{}}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
@@ -89,6 +96,9 @@ func (r *report) add(e event) {
 		fallthrough
 	case "output":
 		r.output[k] = append(r.output[k], e.Output)
+		if _, said, found := strings.Cut(e.Output, figure); found {
+			r.figures[e.Package] = append(r.figures[e.Package], figure+said)
+		}
 	case "build-fail":
 		r.flush(key{pkg: e.ImportPath})
 	case "skip":
@@ -119,6 +129,12 @@ func (r *report) skip(k key) {
 
 // end prints what a failed test wrote, or the closing line of a package.
 func (r *report) end(k key, failed bool) {
+	if k.test == "" {
+		for _, line := range r.figures[k.pkg] {
+			fmt.Fprint(r.out, line)
+		}
+		delete(r.figures, k.pkg)
+	}
 	switch {
 	case k.test != "" && failed:
 		r.failed = append(r.failed, k.pkg+"."+k.test)

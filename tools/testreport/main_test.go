@@ -33,6 +33,10 @@ const (
 {"Action":"output","Package":"q","Output":"FAIL\tq\t0.1s\n"}
 {"Action":"fail","Package":"q"}
 `
+	figures = `{"Action":"output","Package":"p","Test":"TestE","Output":"    e_test.go:3: figure: 3 kills\n"}
+{"Action":"pass","Package":"p","Test":"TestE"}
+{"Action":"output","Package":"p","Output":"figure: in all: 3 kills\n"}
+`
 	broken = `{"ImportPath":"r [r.test]","Action":"build-output","Output":"r/r.go:1: undefined: x\n"}
 {"ImportPath":"r [r.test]","Action":"build-fail"}
 {"Action":"output","Package":"r","Output":"FAIL\tr [build failed]\n"}
@@ -58,6 +62,7 @@ func TestRun(t *testing.T) {
 		{"with TEST_ALL that fails as well", skippedPart + passed, true, 1, nil, ""},
 		{"a part left out counts for its suite", leftOutPart + leftOutPart + passed, true, 1, []string{"left out: foreign owner: needs root (tests: 2)"}, ""},
 		{"a package without tests is no news", noTests + passed, true, 0, nil, "no test files"},
+		{"figures are shown", figures + passed, true, 0, []string{"figure: 3 kills\nfigure: in all: 3 kills\nok  \tp\t0.1s\n"}, "e_test.go"},
 		{"a failure is shown", failed + passed, false, 1, []string{"got 1, want 2", "FAIL\tq", "failed: q.TestD q"}, ""},
 		{"a broken build is shown", broken, false, 1, []string{"undefined: x", "build failed"}, ""},
 		{"nothing tested is a failure", "", false, 1, []string{"no package was tested"}, ""},
