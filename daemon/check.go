@@ -79,6 +79,9 @@ func (o *Offline) examineAll(ctx context.Context, expect *verify.Point) (err err
 	if err := o.openedVault(ctx, x); err != nil {
 		return err
 	}
+	if x.contents != nil {
+		return x.contents
+	}
 	o.say("vault: ok, generation %d, %d rows and every content", x.state.Generation, x.state.Count)
 	for _, k := range x.keys {
 		o.say("key: the slot %s does not open: %v", k.kind, k.err)

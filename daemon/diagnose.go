@@ -77,6 +77,12 @@ func (o *Offline) diagnose(ctx context.Context, x *examination) (*plan, error) {
 	case older != nil:
 		p.vaultOlder(x, older)
 	}
+	if x.contents != nil {
+		if p.nothing() {
+			return nil, x.contents
+		}
+		p.note("found: %v; that stays as it is: see sbd check", x.contents)
+	}
 	if p.nothing() {
 		for _, line := range x.tidy() {
 			p.note("%s", line)

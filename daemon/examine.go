@@ -25,6 +25,7 @@ type examination struct {
 	vault    *vault.Vault // open read-only; the caller closes it
 	keys     []keyFault   // why the machine's own key sources did not open it
 	alone    bool         // one of them did
+	contents error        // why not every content is what its record says
 	state    vault.State
 	inForce  *state
 	restored *restoredRow // nil unless the vault came from a backup and was not accepted yet
@@ -62,7 +63,7 @@ type foundLog struct {
 const keptEffects = 200
 
 // openedVault opens and unlocks the vault of a home read-only, and verifies it
-// with every content.
+// with every content: a content that is damaged is in x.contents.
 func (o *Offline) openedVault(ctx context.Context, x *examination) error {
 	file := place.VaultFile(o.Home)
 	if fresh, err := vault.Fresh(file); err != nil {
@@ -80,8 +81,10 @@ func (o *Offline) openedVault(ctx context.Context, x *examination) error {
 	}
 	x.alone = v.UnlockedBy() != slotPassphrase && v.UnlockedBy() != slotRecovery
 	tell := o.progress("vault")
-	if err := v.Verify(true, func(done, total int) { tell(int64(done), int64(total)) }); err != nil {
-		return err
+	if x.contents = v.Verify(true, func(done, total int) { tell(int64(done), int64(total)) }); x.contents != nil {
+		if err := v.Verify(false, nil); err != nil {
+			return err
+		}
 	}
 	x.state = v.State()
 	if x.inForce, err = load(v, nil); err != nil {

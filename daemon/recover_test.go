@@ -381,6 +381,37 @@ func TestRecoverDamagedVault(t *testing.T) {
 	}
 }
 
+// One damaged content does not stand in the way of accepting the rest, which a
+// start would serve, too; alone it cannot be recovered.
+func TestRecoverBesideDamagedContent(t *testing.T) {
+	t.Parallel()
+	d := newSpoilable(t, "")
+	d.Put("large", strings.Repeat("x", 9000))
+	d.Stop()
+	damageContent(t, d.Home)
+	exit, _, said := sbd(t, d.Home, "recover", "--yes")
+	equal(t, "alone: "+said, exit, wire.ExitIntegrity)
+	remove(t, place.AuditDir(d.Home))
+	recovered(t, d.Home, "found: verifying vault: ")
+	exit, _, said = sbd(t, d.Home, "check")
+	equal(t, "check: "+said, exit, wire.ExitIntegrity)
+	d.Start()
+	d.reads(t, "always", "three")
+}
+
+// damageContent flips a bit of the one large content in a vault.
+func damageContent(t *testing.T, home string) {
+	t.Helper()
+	raw, err := os.ReadFile(place.VaultFile(home))
+	must(t, err)
+	at := regexp.MustCompile(`v1:1:[A-Za-z0-9+/]{1000}`).FindIndex(raw)
+	if at == nil {
+		t.Fatal("the content is not where it is looked for")
+	}
+	raw[at[0]+100] ^= 1
+	must(t, os.WriteFile(place.VaultFile(home), raw, 0o600))
+}
+
 // A lost slot key: the recovery code opens the vault and makes a new one.
 func TestRecoverKey(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -151,7 +152,11 @@ func emptyHome(home string) error {
 		case name == filepath.Base(place.LockFile(home)), name == restoringMarker, restoring && slices.Contains(restoredNames, name):
 			continue
 		case name == filepath.Base(place.AuditDir(home)):
-			if fresh, err := vault.Fresh(place.VaultFile(home)); err == nil && fresh || restoring {
+			inside, err := os.ReadDir(place.AuditDir(home))
+			if err != nil {
+				return fault(wire.HomeUnsafe, "%w", err)
+			}
+			if len(inside) == 0 || len(inside) == 1 && inside[0].Name() == "lost+found" {
 				continue
 			}
 		}
@@ -223,12 +228,9 @@ func (o *Offline) unpack(ctx context.Context, from *os.File, dir string) (backup
 	if err != nil {
 		return manifest, err
 	}
-	file := filepath.Join(dir, backup.VaultPart)
-	contents, err := verifyCopy(ctx, file, manifest, []vault.KeySource{source})
-	if err != nil {
+	if err := o.inspectCopy(ctx, filepath.Join(dir, backup.VaultPart), manifest, source); err != nil {
 		return manifest, err
 	}
-	o.say("verified: every row and %d contents", contents)
 	if manifest.Audit {
 		entries, err := verifyCopiedLog(ctx, filepath.Join(dir, "audit"), manifest)
 		if err != nil {
@@ -238,7 +240,7 @@ func (o *Offline) unpack(ctx context.Context, from *os.File, dir string) (backup
 	} else {
 		o.say("log: it is not in this backup")
 	}
-	return manifest, o.sayFiles(ctx, file, source)
+	return manifest, nil
 }
 
 // unwrapFileKey opens the backup with what the person has. Without a word from
@@ -288,10 +290,11 @@ func (noSecret) Store(context.Context, string, []byte) error { return errNoSecre
 // Remove has nothing.
 func (noSecret) Remove(context.Context, string) error { return errNoSecret }
 
-// sayFiles lists the registered files, whose pins are of another moment, or of
-// another machine.
-func (o *Offline) sayFiles(ctx context.Context, file string, source vault.KeySource) error {
-	v, err := vault.OpenLocked(vault.Config{File: file, ReadOnly: true})
+// inspectCopy verifies the unpacked vault, and lists the registered files, whose
+// pins are of another moment, or of another machine. A content that was damaged
+// before the backup was made is told and does not hold up the rest.
+func (o *Offline) inspectCopy(ctx context.Context, file string, manifest backup.Manifest, source vault.KeySource) error {
+	v, err := vault.OpenLocked(vault.Config{File: file, ReadOnly: true, Now: o.Now})
 	if err != nil {
 		return err
 	}
@@ -299,14 +302,35 @@ func (o *Offline) sayFiles(ctx context.Context, file string, source vault.KeySou
 	if err := v.UnlockWith(ctx, source); err != nil {
 		return err
 	}
-	return v.View(func(tx *vault.Tx) error {
+	if v.ID() != manifest.VaultID || v.State().Generation != manifest.Generation {
+		return fmt.Errorf("%w: the vault in it is not the one that it names", backup.ErrDamaged)
+	}
+	tell := o.progress("vault")
+	damaged := v.Verify(true, func(done, total int) { tell(int64(done), int64(total)) })
+	if damaged != nil {
+		if err := v.Verify(false, nil); err != nil {
+			return err
+		}
+	}
+	contents := 0
+	err = v.View(func(tx *vault.Tx) error {
 		return tx.Records(func(r vault.Record) error {
+			contents += len(r.Versions)
 			if r.File != nil {
 				o.say("to pin again: %s, %s: sbctl resource repin %s", r.Name, r.File.Path, r.Name)
 			}
 			return nil
 		})
 	})
+	if err != nil {
+		return err
+	}
+	if damaged != nil {
+		o.say("damaged: %v; it is restored as it is, every row is whole", damaged)
+		return nil
+	}
+	o.say("verified: every row and %d contents", contents)
+	return nil
 }
 
 // prepareVault gives the unpacked vault a key slot of this machine and the mark

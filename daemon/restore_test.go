@@ -196,6 +196,29 @@ func TestRestoreRefuses(t *testing.T) {
 	equal(t, "into a home that is served", exit, wire.ExitUsage)
 }
 
+// A content that was damaged before the backup was made does not take the rest
+// with it.
+func TestRestoreDamagedContent(t *testing.T) {
+	t.Parallel()
+	old := newSpoilable(t, "")
+	code := addRecovery(t, old.Daemon)
+	old.Put("large", strings.Repeat("x", 9000))
+	old.Stop()
+	damageContent(t, old.Home)
+	old.Start()
+	file, _ := backedUp(t, old.Daemon, &operatorv1.BackupRequest{})
+	old.Stop()
+	home := newHomePath(t)
+	exit, out, said := restoring(t, home, code, file)
+	equal(t, "exit: "+said, exit, wire.ExitDone)
+	if !strings.Contains(out, "damaged: ") {
+		t.Errorf("it says\n%s", out)
+	}
+	recovered(t, home, "found: the vault was restored")
+	d := daemontest.Launch(t, daemontest.Options{Home: home, Spoiled: true})
+	equal(t, "content", d.Content("doc"), "one")
+}
+
 // P12: killed between any two steps, a restore starts over when it is run again,
 // and no daemon starts meanwhile.
 func TestRestoreDies(t *testing.T) {
