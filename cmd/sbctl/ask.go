@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"subjectbroker/cmd/sbctl/internal/content"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/proto/recovery"
@@ -147,11 +149,22 @@ func passphraseFrom(doing string, fd int) (content.Bytes, error) {
 	return text, nil
 }
 
+// inherited says whether whoever started us opened fd for us. What the runtime
+// opened for itself, such as the limits of our control group, closes on exec,
+// and must not be taken for a secret.
+func inherited(fd int) bool {
+	if fd < 0 {
+		return false
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	return err == nil && flags&unix.FD_CLOEXEC == 0
+}
+
 // readDescriptor reads a descriptor to its end. It stays open: closing one that
 // turns out to be the runtime's own would do harm.
 func readDescriptor(doing, option string, fd int) (content.Bytes, error) {
-	if fd < 0 {
-		return nil, refuse(doing, "%s is the number of an open descriptor", option)
+	if !inherited(fd) {
+		return nil, refuse(doing, "%s: no descriptor %d was opened for sbctl", option, fd)
 	}
 	file := os.NewFile(uintptr(fd), fmt.Sprintf("descriptor %d", fd))
 	if ui.IsTerminal(file) {

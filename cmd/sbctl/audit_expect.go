@@ -37,7 +37,7 @@ func expectation(doing, text string) (point verify.Point, genesis string, err er
 		return point, "", refuse(doing, "--expect is SEQ:HASH, as \"sbctl audit head -q\" prints it, or a file with a head; %s is neither", text)
 	}
 	if err != nil {
-		return point, "", fail(err, "%s", doing)
+		return point, "", refuse(doing, "--expect: %v", err)
 	}
 	var head struct {
 		Genesis string

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
+	"strings"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
+	"subjectbroker/proto/place"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 )
@@ -111,7 +115,7 @@ func (a *app) probeDaemon(ctx context.Context) []probe {
 		probeVersion(s), probeVault(s), probeAudit(s), probeClock(s), probeHead(s),
 	}
 	if len(s.GetSlots()) > 0 {
-		probes = append(probes, probeRecovery(s.GetSlots()), probeKeySource(s.GetSlots()))
+		probes = append(probes, passed("slots", "%s", strings.Join(slotKinds(s.GetSlots()), ", ")), probeRecovery(s.GetSlots()), probeKeySource(s))
 	}
 	if left := s.GetRewrapLeft(); left > 0 {
 		probes = append(probes, probe{"rewrap", probeWarn, rewrapLeftWords(left) + ", and rewrapped in the background", "sbctl key show"})
@@ -180,7 +184,15 @@ const keySourceProbe = "key-source"
 
 // probeKeySource says what the slots do not protect from. A key that lies beside
 // what it opens makes every other slot no more than a convenience.
-func probeKeySource(slots []*operatorv1.KeySlot) probe {
+func probeKeySource(s *operatorv1.StatusResponse) probe {
+	slots := s.GetSlots()
+	if _, err := os.Lstat(place.KeyFile(s.GetHome())); hasSlot(slots, slotFile) && errors.Is(err, fs.ErrNotExist) {
+		fix := "sbctl key recovery new" // first of all another way in, while the vault is open
+		if hasSlot(slots, slotRecovery) || hasSlot(slots, slotPassphrase) {
+			fix = "sbctl key slot rm file"
+		}
+		return probe{keySourceProbe, probeFail, "secret.key is missing: the daemon cannot open the vault by itself any more", fix}
+	}
 	switch {
 	case hasSlot(slots, slotFile) && hasSlot(slots, slotKeychain):
 		return probe{keySourceProbe, probeWarn, "the keychain adds nothing while secret.key beside the vault opens it too", "sbctl key slot rm file"}

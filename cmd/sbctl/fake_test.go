@@ -60,6 +60,9 @@ func serveFake(home string) (*fakeOperator, func(), error) {
 	if err := os.WriteFile(place.LockFile(home), fmt.Appendf(nil, "%d\n", os.Getpid()), 0o600); err != nil {
 		return nil, nil, err
 	}
+	if err := os.WriteFile(place.KeyFile(home), make([]byte, 32), 0o600); err != nil {
+		return nil, nil, err
+	}
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return nil, nil, err

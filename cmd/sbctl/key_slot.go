@@ -81,7 +81,8 @@ type keySlotAddCmd struct {
 // Help is the manual of key slot add.
 func (keySlotAddCmd) Help() string {
 	return `A passphrase is typed twice on the terminal. It is not shown, not stored, and
-nobody can tell it to you again. "recovery" is the same as "key recovery new".
+nobody can tell it to you again; it is taken byte for byte, so letters that every
+keyboard has are best. "recovery" is the same as "key recovery new".
 
 To move the vault from the key file to the keychain, add the one, test it, and
 remove the other.
