@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"subjectbroker/daemon/daemontest"
+	"subjectbroker/daemon/peer"
 	"subjectbroker/proto/place"
 )
 
@@ -184,7 +186,7 @@ func processMemory(t *testing.T, pid int) []byte {
 		to, err := strconv.ParseUint(last, 16, 63)
 		must(t, err)
 		part := make([]byte, min(to-from, 256<<20))
-		n, _ := memory.ReadAt(part, int64(from)) //nolint:gosec // a user's address
+		n, _ := memory.ReadAt(part, int64(from))
 		all = append(all, part[:n]...)
 	}
 	return all
@@ -223,6 +225,25 @@ func TestNobodyPriesOpen(t *testing.T) {
 	must(t, control.Start())
 	t.Cleanup(func() { _ = control.Process.Kill(); _ = control.Wait() })
 
+	// The process that asks the keychain, while that does not answer.
+	bus := filepath.Join(dir, "bus")
+	silent, err := net.ListenUnix("unix", &net.UnixAddr{Name: bus, Net: "unix"})
+	must(t, err)
+	defer silent.Close()
+	must(t, os.Chmod(bus, 0o666))
+	other := daemontest.NewHome(t)
+	must(t, os.Chown(other, nobody, nobody))
+	asking := as(daemontest.Program(t), "--home", other, "--key-source", "keychain")
+	asking.Env = append(asking.Env, "DBUS_SESSION_BUS_ADDRESS=unix:path="+bus)
+	must(t, asking.Start())
+	t.Cleanup(func() { _ = asking.Process.Kill(); _ = asking.Wait() })
+	asked, err := silent.AcceptUnix()
+	must(t, err)
+	defer asked.Close()
+	child, err := peer.Accept(asked)
+	must(t, err)
+	defer child.Close()
+
 	pried := func(pid int) string {
 		code, said, talk := daemontest.Exit(t, as(pryer, "pry", strconv.Itoa(pid)))
 		equal(t, "prying: "+talk, code, 0)
@@ -230,6 +251,10 @@ func TestNobodyPriesOpen(t *testing.T) {
 	}
 	equal(t, "ways into sbd", pried(sbd.Process.Pid), "")
 	equal(t, "ways into sb-mcp", pried(s.cmd.Process.Pid), "")
+	if int(child.PID) == asking.Process.Pid {
+		t.Error("sbd asks the keychain itself")
+	}
+	equal(t, "ways into its key child", pried(int(child.PID)), "")
 	ways := ""
 	for until := time.Now().Add(daemontest.Patience); ways == "" && time.Now().Before(until); { // it must have become sleep
 		ways = pried(control.Process.Pid)
@@ -265,7 +290,7 @@ func pry(text string) int {
 	}
 	buffer := make([]byte, 1)
 	_, err = unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &buffer[0], Len: 1}}, []unix.RemoteIovec{{Base: 0x400000, Len: 1}}, 0)
-	if err == nil || err == unix.EFAULT { //nolint:errorlint // a bare errno
+	if err == nil || err == unix.EFAULT {
 		ways = append(ways, "process_vm_readv")
 	}
 	if fd, err := unix.PidfdOpen(pid, 0); err == nil {

@@ -232,7 +232,7 @@ func knock(socket string) int {
 // unwrapped is the innermost error.
 func unwrapped(err error) error {
 	for {
-		inner, ok := err.(interface{ Unwrap() error }) //nolint:errorlint // all of them
+		inner, ok := err.(interface{ Unwrap() error })
 		if !ok {
 			return err
 		}

@@ -63,7 +63,7 @@ func TestStoppedUnderLoad(t *testing.T) {
 				}
 			}
 		})
-		time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) //nolint:gosec // any moment
+		time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
 		equal(t, "exit code", d.Stop(), wire.ExitDone)
 		cancel()
 		busy.Wait()

@@ -60,7 +60,7 @@ func TestDenialsTakeTheSameTime(t *testing.T) {
 		return span
 	}
 	for range each {
-		for _, i := range rand.Perm(len(kinds) + 1) { //nolint:gosec // an order, no secret
+		for _, i := range rand.Perm(len(kinds) + 1) {
 			if i < len(kinds) {
 				took[i] = append(took[i], float64(ask(kinds[i])))
 				continue
