@@ -232,15 +232,24 @@ func (o *Offline) unpack(ctx context.Context, from *os.File, dir string) (backup
 		return manifest, err
 	}
 	if manifest.Audit {
-		entries, err := verifyCopiedLog(ctx, filepath.Join(dir, "audit"), manifest)
-		if err != nil {
-			return manifest, err
-		}
-		o.say("verified: %d entries of the log", entries)
-	} else {
-		o.say("log: it is not in this backup")
+		return manifest, o.inspectLog(ctx, filepath.Join(dir, "audit"), manifest)
 	}
+	o.say("log: it is not in this backup")
 	return manifest, nil
+}
+
+// inspectLog verifies the unpacked log. As for contents: what was damaged before
+// is told.
+func (o *Offline) inspectLog(ctx context.Context, dir string, manifest backup.Manifest) error {
+	switch entries, err := verifyCopiedLog(ctx, dir, manifest); {
+	case errors.Is(err, backup.ErrDamaged):
+		o.say("damaged: %v; it is kept as it is", err)
+	case err != nil:
+		return err
+	default:
+		o.say("verified: %d entries of the log", entries)
+	}
+	return nil
 }
 
 // unwrapFileKey opens the backup with what the person has. Without a word from

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"subjectbroker/audit/verify"
@@ -196,23 +197,31 @@ func TestRestoreRefuses(t *testing.T) {
 	equal(t, "into a home that is served", exit, wire.ExitUsage)
 }
 
-// A content that was damaged before the backup was made does not take the rest
-// with it.
-func TestRestoreDamagedContent(t *testing.T) {
+// A content, or a closed segment of the log, that was damaged before the backup
+// was made does not take the rest with it.
+func TestRestoreDamaged(t *testing.T) {
 	t.Parallel()
 	old := newSpoilable(t, "")
 	code := addRecovery(t, old.Daemon)
 	old.Put("large", strings.Repeat("x", 9000))
+	old.Signal(syscall.SIGHUP)
+	awaitFile(t, filepath.Join(place.AuditDir(old.Home), "00000002.jsonl"))
+	old.Put("other", "two")
 	old.Stop()
 	damageContent(t, old.Home)
+	closed := filepath.Join(place.AuditDir(old.Home), "00000001.jsonl")
+	raw, err := os.ReadFile(closed)
+	must(t, err)
+	raw[len(raw)/2] ^= 1
+	must(t, os.WriteFile(closed, raw, 0o600))
 	old.Start()
 	file, _ := backedUp(t, old.Daemon, &operatorv1.BackupRequest{})
 	old.Stop()
 	home := newHomePath(t)
 	exit, out, said := restoring(t, home, code, file)
 	equal(t, "exit: "+said, exit, wire.ExitDone)
-	if !strings.Contains(out, "damaged: ") {
-		t.Errorf("it says\n%s", out)
+	if n := strings.Count(out, "\ndamaged: "); n != 2 {
+		t.Errorf("it says of %d things that they are damaged:\n%s", n, out)
 	}
 	recovered(t, home, "found: the vault was restored")
 	d := daemontest.Launch(t, daemontest.Options{Home: home, Spoiled: true})
