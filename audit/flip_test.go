@@ -117,7 +117,7 @@ func TestBitFlips(t *testing.T) {
 				t.Errorf("%s, byte %d: unfinished: %+v", filepath.Base(path), at, report)
 			}
 
-			if newest && at >= lastCommit && at%5 > 0 { // each costs several syncs
+			if newest && at >= lastCommit && at%25 > 0 { // each costs several syncs
 				overwrite(t, path, content)
 				continue
 			}
@@ -139,7 +139,7 @@ func TestBitFlips(t *testing.T) {
 				stop(t, l)
 				f.restore(t)
 			}
-			if newest && at%5 == 0 { // and never, when the vault remembers the end
+			if newest && at%25 == 0 { // and never, when the vault remembers the end
 				overwrite(t, path, changed)
 				config := f.config
 				config.Known = f.head
@@ -172,7 +172,7 @@ func TestKeyFileFlips(t *testing.T) {
 	content := f.files[f.config.KeyFile]
 	for at := range content {
 		means := at < len(keyFileMagic) || at >= 2*keySlotSize && at < 2*keySlotSize+sealedSize || at >= keySlotSize && at < keySlotSize+sealedSize
-		if !means && at%101 > 0 {
+		if !means && at%1009 > 0 {
 			continue
 		}
 		changed := bytes.Clone(content)
