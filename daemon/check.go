@@ -106,7 +106,7 @@ func (o *Offline) examined(x *examination, expect *verify.Point) error {
 	if x.log.files == 0 {
 		o.say("audit: the log has not begun")
 	} else {
-		o.say("audit: ok, %d entries in %d files, up to entry %d, %s", x.log.report.Entries, x.log.files, x.log.report.Last.Seq, x.log.report.Last.Hash)
+		o.say("audit: ok, %d entries, up to entry %d, %s", x.log.report.Entries, x.log.report.Last.Seq, x.log.report.Last.Hash)
 	}
 	for _, note := range x.log.report.Notes {
 		o.say("audit: %s", note)
@@ -130,7 +130,7 @@ func (o *Offline) examined(x *examination, expect *verify.Point) error {
 		if x.log.files == 0 {
 			return fault(wire.RollbackDetected, "the log has not begun, and --expect knows entry %d", expect.Seq)
 		}
-		if _, compared := x.log.hashes[expect.Seq]; !compared {
+		if x.log.pruned(expect.Seq) {
 			o.say("expect: entry %d was pruned and cannot be compared", expect.Seq)
 		} else {
 			o.say("expect: the log holds entry %d", expect.Seq)

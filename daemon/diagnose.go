@@ -19,13 +19,14 @@ type plan struct {
 	at    time.Time
 	lines []string
 
-	setAside bool          // the log that is there
-	begin    *audit.Origin // a new log begins; nil: the one that is there goes on
-	cause    string        // of vault.accept; empty: there is nothing to accept
-	above    uint64        // the accepted generation is above this one
-	spent    []grants.Grant
-	moveHead bool
-	newSlot  string // kind of a new key slot, instead of one whose key is lost; empty: none
+	keepVault bool          // in a copy
+	setAside  bool          // the log that is there
+	begin     *audit.Origin // a new log begins; nil: the one that is there goes on
+	cause     string        // of vault.accept; empty: there is nothing to accept
+	above     uint64        // the accepted generation is above this one
+	spent     []grants.Grant
+	moveHead  bool
+	newSlot   string // kind of a new key slot, instead of one whose key is lost; empty: none
 }
 
 func (p *plan) nothing() bool { return p.cause == "" && p.newSlot == "" && !p.moveHead }
@@ -127,7 +128,7 @@ func (p *plan) keys(x *examination, wanted string) {
 // restored plans to accept a backup.
 func (p *plan) restored(x *examination) {
 	r := x.restored
-	p.note("found: the vault was restored from the backup %s of %s, generation %d", r.Backup, stamp(fromMillis(r.Created)), x.state.Generation)
+	p.note("found: the vault was restored from the backup %s of %s", r.Backup, stamp(fromMillis(r.Created)))
 	p.note("lost: whatever was changed after that, grants revoked since are in force again")
 	p.accept(x, causeRestored)
 	p.newLog(x, r.origin())
@@ -150,6 +151,8 @@ func (p *plan) logLost(x *examination, why error) {
 		p.note("lost: the log, as far as there is no copy of it; where its folder is a mount, mount it and start again")
 	case fault != nil && !x.log.report.Unfinished():
 		p.note("lost: the log as a whole from entry %d on; what can be read of it stays, and no longer proves anything", fault.Seq)
+	case x.log.pruned(x.state.Checkpoint.Seq), x.log.pruned(x.state.UsesAt.Seq):
+		p.note("lost: whatever was done after entry %d, of which the log has no more than was not pruned; grants revoked since are in force again", x.state.UsesAt.Seq)
 	default:
 		p.note("lost: what the log held after entry %d; the vault has seen it up to entry %d", x.log.report.Last.Seq, x.state.Checkpoint.Seq)
 	}
@@ -189,6 +192,9 @@ func (p *plan) headOutside(x *examination) {
 func (p *plan) accept(x *examination, cause string) {
 	p.cause = cause
 	p.above = max(x.state.Generation, x.log.highest())
+	if p.keepVault = cause != causeRestored; p.keepVault { // the backup is still there
+		p.note("keeps: the vault as it is, in vault.db%s%s", keptInfix, p.at.UTC().Format(suffixTime))
+	}
 }
 
 // newLog plans to begin a log that says what it follows.
@@ -205,9 +211,8 @@ func (p *plan) newLog(x *examination, origin *audit.Origin) {
 	if p.setAside {
 		p.note("keeps: the log, in a folder aside-%s beside the new one", p.at.UTC().Format(suffixTime))
 	}
-	p.note("keeps: the vault as it is, in vault.db.before-%s", p.at.UTC().Format(suffixTime))
 	if p.moveHead {
-		p.note("keeps: %s, as %s.before-%s", x.settings.head.file, x.settings.head.file, p.at.UTC().Format(suffixTime))
+		p.note("keeps: %s, as %s%s%s", x.settings.head.file, x.settings.head.file, keptInfix, p.at.UTC().Format(suffixTime))
 	}
 	p.note("does: begins a new log, with a new genesis fingerprint, whose first entry names entry %d of the old one", origin.Seq)
 }

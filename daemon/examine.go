@@ -148,7 +148,7 @@ func checkLogFiles(dir string, files []string) error {
 // read goes through the entries that verify has vouched for.
 func (l *foundLog) read(ctx context.Context, dir string, x *examination, more []*verify.Point) error {
 	l.genesis, l.hashes = l.report.Genesis, map[uint64]string{}
-	wanted := map[uint64]bool{x.state.Checkpoint.Seq: true}
+	wanted := map[uint64]bool{x.state.Checkpoint.Seq: true, x.state.UsesAt.Seq: true}
 	if x.head != nil {
 		wanted[x.head.Seq] = true
 	}
@@ -220,10 +220,31 @@ func (x *examination) broken(home string) error {
 	case l.report.VaultID != x.vault.ID():
 		return fault(wire.AuditDamaged, "the log in %s is of vault %s, and this is vault %s", dir, l.report.VaultID, x.vault.ID())
 	}
-	if err := l.contains(known.Seq, hex.EncodeToString(known.Hash[:]), "the vault"); err != nil {
+	if err := l.reaches(known); err != nil {
+		return err
+	}
+	if err := l.reaches(x.state.UsesAt); err != nil {
 		return err
 	}
 	return x.keyErr
+}
+
+// reaches is nil when the log holds a position that a start goes on from. What a
+// start needs is never pruned, so that a vault which needs it is older.
+func (l *foundLog) reaches(at vault.Checkpoint) error {
+	if err := l.contains(at.Seq, hex.EncodeToString(at.Hash[:]), "the vault"); err != nil {
+		return err
+	}
+	if l.pruned(at.Seq) {
+		return fault(wire.RollbackDetected, "the vault knows entry %d of the log, whose segment was pruned since: an older vault was put in place", at.Seq)
+	}
+	return nil
+}
+
+// pruned reports whether an entry that somebody remembers is gone.
+func (l *foundLog) pruned(seq uint64) bool {
+	_, there := l.hashes[seq]
+	return seq > 0 && seq <= l.report.Last.Seq && !there
 }
 
 // contains is nil when the log holds an entry that somebody remembers. One that

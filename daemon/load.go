@@ -155,6 +155,9 @@ func (d *Daemon) reconcile(log *audit.Log) (map[string]uint64, error) {
 		last = e.Timestamp
 		return nil
 	})
+	if errors.Is(err, audit.ErrNotFound) { // what a start needs is never pruned
+		return nil, fault(wire.RollbackDetected, "the log does not hold entry %d, from which the vault counts uses: an older vault was put in place", vaultState.UsesAt.Seq)
+	}
 	if err != nil {
 		return nil, err
 	}
