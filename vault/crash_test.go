@@ -49,7 +49,7 @@ var changes = map[string]struct {
 	}},
 	"rewrap": {prepare: prepareRotation, do: func(_ context.Context, v *vault.Vault, j vault.Journal, _ []vault.KeySource) error {
 		for {
-			if _, left, err := v.Rewrap(j, 2); err != nil || left == 0 {
+			if _, left, err := v.Rewrap(j, 4); err != nil || left == 0 {
 				return err
 			}
 		}
@@ -57,18 +57,12 @@ var changes = map[string]struct {
 	"rekey": {prepare: prepareSlots, do: func(ctx context.Context, v *vault.Vault, j vault.Journal, sources []vault.KeySource) error {
 		return v.Rekey(ctx, j, sources)
 	}},
-	"add keychain": {do: func(ctx context.Context, v *vault.Vault, j vault.Journal, sources []vault.KeySource) error {
-		return unless(second(v.AddSlot(ctx, j, sources[1])), vault.ErrSlotExists)
-	}},
 	"add passphrase": {do: func(_ context.Context, v *vault.Vault, j vault.Journal, _ []vault.KeySource) error {
 		return unless(second(v.AddPassphrase(j, vault.Secret(phrase))), vault.ErrSlotExists)
 	}},
 	"replace recovery": {prepare: prepareSlots, do: func(ctx context.Context, v *vault.Vault, j vault.Journal, sources []vault.KeySource) error {
 		_, _, err := v.AddRecovery(ctx, j, publicOf(seed('s')), sources)
 		return err
-	}},
-	"remove file": {prepare: prepareSlots, do: func(ctx context.Context, v *vault.Vault, j vault.Journal, sources []vault.KeySource) error {
-		return removeFile(ctx, v, j, sources)
 	}},
 	"move to the keychain": {do: func(ctx context.Context, v *vault.Vault, j vault.Journal, sources []vault.KeySource) error {
 		if err := unless(second(v.AddSlot(ctx, j, sources[1])), vault.ErrSlotExists); err != nil {

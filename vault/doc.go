@@ -63,7 +63,7 @@
 //	check     = HKDF-Expand-SHA256(public, lp("sb/seal/check/v1", "slot", vaultID, name), 32)
 //	wrapKey   = HKDF-SHA256(X25519(private, ephemeral), no salt, lp("sb/seal/v1", "slot", vaultID, name, ephemeral, public), 32)
 //
-// Numbers outside of 1 to 16 passes, 8 to 256 MiB and 1 to 16 threads are refused before anything is computed. check tells a wrong
+// Numbers outside of 1 to 16 passes, 1 to 256 MiB and 1 to 16 threads are refused before anything is computed. check tells a wrong
 // secret from a damaged slot; sum says that nothing was damaged that check depends on, and proves nothing else.
 //
 // The public keys are kept in the keyring. Whatever wraps a new root key takes them from there, so it needs neither the passphrase

@@ -1,7 +1,7 @@
 package vault
 
 // CheapPassphrases makes new passphrases cost next to nothing.
-func CheapPassphrases(c *Config) { c.cost = cost{passes: 1, memory: 8 << 10, threads: 1} }
+func CheapPassphrases(c *Config) { c.cost = cost{passes: 1, memory: 1 << 10, threads: 1} }
 
 // OnStep makes Create and changes of keys call fn between their steps.
 func OnStep(c *Config, fn func(step string)) { c.step = fn }

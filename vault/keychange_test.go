@@ -22,7 +22,7 @@ func TestFailStopOfKeyChanges(t *testing.T) {
 		for fault, committed := range map[string]bool{"at the state row": false, "before the commit": false, "after the commit": true} {
 			for _, locked := range []bool{false, true} {
 				t.Run(op+" "+fault, func(t *testing.T) {
-					cfg := Config{File: filepath.Join(t.TempDir(), "vault.db"), Keys: src, cost: cost{1, 8 << 10, 1}}
+					cfg := Config{File: filepath.Join(t.TempDir(), "vault.db"), Keys: src, cost: cost{1, 1 << 10, 1}}
 					v, err := Create(t.Context(), cfg)
 					if err != nil {
 						t.Fatal(err)

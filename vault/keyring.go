@@ -163,13 +163,6 @@ func (k *keyring) clone() *keyring {
 	return &c
 }
 
-// upgrade brings a keyring to the present schema.
-func (k *keyring) upgrade() {
-	if k.schema < schema {
-		k.schema, k.backup = schema, newKey()
-	}
-}
-
 func (k *keyring) recipient(kind string) *recipient {
 	for i := range k.recipients {
 		if k.recipients[i].kind == kind {

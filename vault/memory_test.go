@@ -46,7 +46,7 @@ func MemoryChild(dir string) int {
 // useVault leaves the vault unlocked by its key file.
 func useVault(dir string) (*Vault, error) {
 	ctx, src := context.Background(), memoryFile(filepath.Join(dir, "key"))
-	cfg := Config{File: filepath.Join(dir, "vault.db"), Keys: src, cost: cost{passes: 1, memory: 8 << 10, threads: 1}}
+	cfg := Config{File: filepath.Join(dir, "vault.db"), Keys: src, cost: cost{passes: 1, memory: 1 << 10, threads: 1}}
 	v, err := Open(ctx, cfg)
 	if err != nil {
 		return nil, err

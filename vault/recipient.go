@@ -37,7 +37,7 @@ var newCost = cost{passes: 3, memory: 64 << 10, threads: 4}
 
 // sane bounds what a slot may ask of us: it is read before anything vouches for it.
 func (c cost) sane() bool {
-	return c.passes >= 1 && c.passes <= 16 && c.threads >= 1 && c.threads <= 16 && c.memory >= 8<<10 && c.memory <= 256<<10
+	return c.passes >= 1 && c.passes <= 16 && c.threads >= 1 && c.threads <= 16 && c.memory >= 1<<10 && c.memory <= 256<<10
 }
 
 // derivation is how a person's secret becomes a private key of X25519: from a passphrase by Argon2id; the 32-byte seed that a

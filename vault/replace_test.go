@@ -12,6 +12,7 @@ import (
 // the lost one opens nothing any more.
 func TestReplaceKeySlots(t *testing.T) {
 	cfg := build(t, put("a", vault.KindText, "x"))
+	vault.CheapPassphrases(&cfg)
 	v := open(t, cfg)
 	j, lost := &vaulttest.Journal{}, cfg.Keys
 	found := &vaulttest.Keys{}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	bolt "go.etcd.io/bbolt"
@@ -290,14 +291,18 @@ func TestRewrapBesideEverything(t *testing.T) {
 			for i := 1; i <= rounds; {
 				if ok("putting", v.Mutate(&vaulttest.Journal{}, put(name(w), vault.KindText, fmt.Sprint(i)))) {
 					i++
+				} else {
+					time.Sleep(time.Millisecond)
 				}
 			}
 		})
 	}
+	// A pause is for the others: a change of keys waits for a moment without readers.
 	loop := func(fn func()) {
 		background.Go(func() {
 			for ctx.Err() == nil {
 				fn()
+				time.Sleep(5 * time.Millisecond)
 			}
 		})
 	}

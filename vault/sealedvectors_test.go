@@ -6,6 +6,7 @@ import (
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/base64"
+	"sync"
 	"testing"
 
 	"golang.org/x/crypto/argon2"
@@ -61,8 +62,11 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// sealedVectors are made with the libraries' Argon2, X25519, HKDF and secretbox.
-func sealedVectors() []sealedVector {
+// sealedVectors are nobody's to change.
+var sealedVectors = sync.OnceValue(makeSealedVectors)
+
+// makeSealedVectors uses the libraries' Argon2, X25519, HKDF and secretbox.
+func makeSealedVectors() []sealedVector {
 	phrase := sealedVector{
 		Name: "2.passphrase", Secret: []byte("correct horse battery staple"),
 		Salt: pattern(0xa0, 16), Passes: 1, Memory: 8 << 10, Threads: 2,

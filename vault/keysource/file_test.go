@@ -154,3 +154,17 @@ func TestKeyFileLife(t *testing.T) {
 		t.Errorf("after Remove: %v", err)
 	}
 }
+
+// A key that could not be removed is told, whatever became of what lies beside it.
+func TestKeyFileThatStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secret.key")
+	if err := os.MkdirAll(filepath.Join(path, "held"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path+".new", someKey(1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := keysource.File(path).Remove(t.Context(), id); err == nil || errors.Is(err, vault.ErrKeyUnavailable) {
+		t.Errorf("what could not be removed: %v", err)
+	}
+}
