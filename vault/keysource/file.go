@@ -86,17 +86,43 @@ func (s *fileSource) Commit(context.Context, string) error {
 }
 
 func (s *fileSource) Remove(context.Context, string) error {
-	err := os.Remove(s.path)
-	if errNew := os.Remove(s.path + newSuffix); errNew == nil || !errors.Is(errNew, fs.ErrNotExist) {
-		err = errNew
+	removed := false
+	for _, path := range []string{s.path, s.path + newSuffix} {
+		overwriteErr := overwrite(path)
+		switch err := os.Remove(path); {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return err
+		case overwriteErr != nil:
+			return fmt.Errorf("%s was removed, but not overwritten: %w", path, overwriteErr)
+		}
+		removed = true
 	}
-	if errors.Is(err, fs.ErrNotExist) {
+	if !removed {
 		return fmt.Errorf("%w: no file %s", vault.ErrKeyUnavailable, s.path)
 	}
+	return syncDir(filepath.Dir(s.path))
+}
+
+// overwrite writes zeros over a key, in place, as far as the medium lets it. What is no key file is left alone.
+func overwrite(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
+		return nil //nolint:nilerr // it is not there, or is none
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(s.path))
+	if brokenRule(&st) != "" {
+		return nil
+	}
+	if _, err := f.WriteAt(make([]byte, keySize), 0); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 // writeKey makes a file of mode 0600 that must not exist, durable when it returns.

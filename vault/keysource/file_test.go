@@ -3,6 +3,7 @@ package keysource_test
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -166,5 +167,33 @@ func TestKeyFileThatStays(t *testing.T) {
 	}
 	if err := keysource.File(path).Remove(t.Context(), id); err == nil || errors.Is(err, vault.ErrKeyUnavailable) {
 		t.Errorf("what could not be removed: %v", err)
+	}
+}
+
+// A key that is removed is overwritten where it lay. What is no key file is
+// somebody else's, and only loses its name.
+func TestKeyFileIsOverwritten(t *testing.T) {
+	for name, want := range map[string][]byte{"key": make([]byte, 32), "linked": someKey(1)} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "secret.key")
+		if err := os.WriteFile(path, someKey(1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if name == "linked" {
+			if err := os.Link(path, filepath.Join(dir, "other")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		held, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer held.Close()
+		if err := keysource.File(path).Remove(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := io.ReadAll(held); err != nil || !bytes.Equal(left, want) {
+			t.Errorf("%s: %x is left, %v", name, left, err)
+		}
 	}
 }
