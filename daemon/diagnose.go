@@ -192,7 +192,8 @@ func (p *plan) headOutside(x *examination) {
 func (p *plan) accept(x *examination, cause string) {
 	p.cause = cause
 	p.above = max(x.state.Generation, x.log.highest())
-	if p.keepVault = cause != causeRestored; p.keepVault { // the backup is still there
+	if cause != causeRestored && !p.keepVault { // a backup is still there
+		p.keepVault = true
 		p.note("keeps: the vault as it is, in vault.db%s%s", keptInfix, p.at.UTC().Format(suffixTime))
 	}
 }

@@ -86,8 +86,8 @@ type recovery struct {
 
 func (r *recovery) run(ctx context.Context, x *examination) (err error) {
 	r.d = newDaemon(r.Config, x.settings)
-	if r.cause != "" {
-		if err := r.keepVault(); err != nil {
+	if r.keepVault {
+		if err := r.copyVault(); err != nil {
 			return err
 		}
 	}
@@ -322,8 +322,8 @@ func (j *offlineJournal) Applied(generation uint64, digest [32]byte) error {
 	return j.journal.Applied(generation, digest)
 }
 
-// keepVault copies the vault beside itself, unless an earlier attempt has.
-func (r *recovery) keepVault() error {
+// copyVault copies the vault beside itself, unless an earlier attempt has.
+func (r *recovery) copyVault() error {
 	file := place.VaultFile(r.Home)
 	sum, err := sumFile(file)
 	if err != nil {
