@@ -15,15 +15,21 @@ import (
 )
 
 // backupRow remembers that a backup was made, to tell later which ones still
-// hold what was purged, or open with a slot that was removed.
+// hold what was purged, or open with a slot that was removed. It is stored before
+// the backup is made, so that the backup knows of itself, and again when all of
+// it was handed out: only then there are a size and a head.
 type backupRow struct {
 	ID      string   `json:"id"`
 	Name    string   `json:"name,omitempty"` // what the operator called it
 	Created int64    `json:"created"`        // Unix milliseconds
 	Vault   uint64   `json:"generation"`     // that it holds
-	Seq     uint64   `json:"seq"`            // newest entry of the log before it
+	Rows    uint64   `json:"rows,omitempty"`
+	Seq     uint64   `json:"seq,omitempty"` // newest entry of the log
+	Head    string   `json:"head,omitempty"`
+	Genesis string   `json:"genesis,omitempty"`
 	Audit   bool     `json:"audit"`
 	Slots   []string `json:"slots"` // kinds that open it
+	Size    uint64   `json:"size,omitempty"`
 }
 
 // put stores the row.
@@ -37,7 +43,8 @@ func (b backupRow) put(tx *vault.Tx) error {
 
 func (b backupRow) message(vaultID string) *operatorv1.BackupInfo {
 	return &operatorv1.BackupInfo{
-		Id: b.ID, Name: b.Name, Created: b.Created, VaultId: vaultID, Generation: b.Vault, Seq: b.Seq, Audit: b.Audit, Slots: b.Slots,
+		Id: b.ID, Name: b.Name, Created: b.Created, VaultId: vaultID, Generation: b.Vault, Rows: b.Rows, Seq: b.Seq, Head: b.Head,
+		Genesis: b.Genesis, Audit: b.Audit, Slots: b.Slots, Size: b.Size,
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/recovery"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -227,7 +229,7 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info.GetName() != "monday" || info.GetSize() != uint64(len(file)) || info.GetGeneration() != d.Status().GetGeneration() || !info.GetAudit() {
+	if info.GetName() != "monday" || info.GetSize() != uint64(len(file)) || info.GetGeneration()+1 != d.Status().GetGeneration() || !info.GetAudit() {
 		t.Errorf("what is said of it: %v", info)
 	}
 	for _, marker := range []string{"plan", "op.applied", info.GetGenesis()} {
@@ -264,8 +266,11 @@ func TestBackup(t *testing.T) {
 		t.Errorf("without the log: %v, %v", verified, err)
 	}
 	list, err := d.Operator().ListBackups(t.Context(), &operatorv1.ListBackupsRequest{})
-	if err != nil || len(list.GetBackups()) != 2 || list.GetBackups()[1].GetId() != info.GetId() {
+	if err != nil || len(list.GetBackups()) != 2 || !proto.Equal(list.GetBackups()[1], info) {
 		t.Errorf("the list: %v, %v", list, err)
+	}
+	if v := verified.GetInfo(); v.GetName() != "monday" || !slices.Equal(v.GetSlots(), info.GetSlots()) {
+		t.Errorf("the verified backup is said to be %v", v)
 	}
 	if left, _ := filepath.Glob(filepath.Join(d.Home, "scratch-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)

@@ -55,7 +55,7 @@ func (o operator) Backup(req *operatorv1.BackupRequest, stream grpc.ServerStream
 		return err
 	}
 	defer func() { _ = destroyScratch(dir) }()
-	plan, slots, err := o.snapshot(stream.Context(), dir, req)
+	plan, row, err := o.snapshot(stream.Context(), dir, req)
 	if err != nil {
 		return err
 	}
@@ -70,48 +70,58 @@ func (o operator) Backup(req *operatorv1.BackupRequest, stream grpc.ServerStream
 	if err := backup.Write(w, plan); err != nil {
 		return err
 	}
-	info := manifestMessage(plan.Manifest)
-	info.Name, info.Size, info.Slots = req.GetName(), w.sent, slots
-	return stream.Send(&operatorv1.BackupResponse{Info: info})
+	m := plan.Manifest
+	row.Rows, row.Seq, row.Head, row.Genesis, row.Size = m.Rows, m.Seq, m.Head, m.Genesis, w.sent
+	if err := d.mutate(stream.Context(), func(*state) (change, error) { return o.backedUp(stream.Context(), row), nil }); err != nil {
+		return err
+	}
+	return stream.Send(&operatorv1.BackupResponse{Info: row.message(m.VaultID)})
 }
 
-// snapshot copies the vault into dir and says what makes up a backup, and which
-// slots open it. It is consistent: no mutation is between the vault and the head of
+// backedUp stores what is known of a backup.
+func (o operator) backedUp(ctx context.Context, row backupRow) change {
+	e := o.entry(ctx, kindVaultBackup)
+	e.KeyID = row.ID
+	if row.Size > 0 {
+		size := int64(row.Size)
+		e.Bytes = &size
+	}
+	return change{effects: []*audit.Entry{e}, write: row.put}
+}
+
+// snapshot copies the vault into dir and says what makes up a backup, and what
+// the vault remembers of it. It is consistent: no mutation is between the vault and the head of
 // the log.
-func (o operator) snapshot(ctx context.Context, dir string, req *operatorv1.BackupRequest) (backup.Config, []string, error) {
+func (o operator) snapshot(ctx context.Context, dir string, req *operatorv1.BackupRequest) (backup.Config, backupRow, error) {
 	d, none := o.d, backup.Config{}
 	d.changing.mu.Lock()
 	defer d.changing.mu.Unlock()
 	if err := d.needUnlocked(); err != nil {
-		return none, nil, err
+		return none, backupRow{}, err
 	}
 	slots := d.vault.Recipients()
 	if len(slots) == 0 {
 		refusal := refuse("nobody could open this backup: the vault has neither a recovery code nor a passphrase")
 		refusal.Hint = "sbctl key recovery new"
-		return none, nil, refusal
+		return none, backupRow{}, refusal
 	}
 	d.checkpointLocked()
 	row := backupRow{
 		ID: grants.NewID(), Name: req.GetName(), Created: millis(d.clock.now()), Audit: !req.GetNoAudit(), Slots: slots,
-		Seq: d.log().Head().Seq, Vault: d.vault.State().Generation + 1,
+		Vault: d.vault.State().Generation + 1,
 	}
-	err := d.mutateLocked(ctx, func(*state) (change, error) {
-		e := o.entry(ctx, kindVaultBackup)
-		e.KeyID = row.ID
-		return change{effects: []*audit.Entry{e}, write: row.put}, nil
-	})
+	err := d.mutateLocked(ctx, func(*state) (change, error) { return o.backedUp(ctx, row), nil })
 	if err != nil {
-		return none, nil, err
+		return none, backupRow{}, err
 	}
 	copied := filepath.Join(dir, backup.VaultPart)
 	of, err := d.vault.Snapshot(copied)
 	if err != nil {
-		return none, nil, err
+		return none, backupRow{}, err
 	}
 	size, err := os.Stat(copied)
 	if err != nil {
-		return none, nil, err
+		return none, backupRow{}, err
 	}
 	files, head := d.log().Files()
 	plan := backup.Config{
@@ -130,7 +140,7 @@ func (o operator) snapshot(ctx context.Context, dir string, req *operatorv1.Back
 			plan.Parts = append(plan.Parts, backup.Source{Part: backup.Part{Name: "audit/" + f.Name, Size: f.Size}, Open: f.Open})
 		}
 	}
-	return plan, slots, nil
+	return plan, row, nil
 }
 
 func manifestMessage(m backup.Manifest) *operatorv1.BackupInfo {
@@ -161,6 +171,15 @@ func (o operator) VerifyBackup(stream grpc.ClientStreamingServer[operatorv1.Veri
 	}
 	response := &operatorv1.VerifyBackupResponse{Info: manifestMessage(manifest)}
 	response.Info.Size = received.size
+	known, err := d.backups(time.Time{})
+	if err != nil {
+		return err
+	}
+	for _, b := range known {
+		if b.GetId() == manifest.ID {
+			response.Info.Name, response.Info.Slots = b.GetName(), b.GetSlots()
+		}
+	}
 	keys := d.sources(keysource.Timeout)
 	contents, err := verifyCopy(stream.Context(), filepath.Join(dir, "vault.db"), manifest, keys)
 	if err != nil {

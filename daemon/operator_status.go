@@ -21,7 +21,7 @@ func (o operator) Status(context.Context, *operatorv1.StatusRequest) (*operatorv
 	vaultState := d.vault.State()
 	s := &operatorv1.StatusResponse{
 		Version: d.version, Api: wire.API, Pid: int32(os.Getpid()), Started: millis(d.started), Home: d.home, SocketDir: d.socketDir,
-		VaultState: d.locking.word(), KeySource: d.vault.KeyKind(), VaultId: d.vault.ID(),
+		VaultState: d.locking.word(), KeySource: d.keySource(), VaultId: d.vault.ID(),
 		Generation: vaultState.Generation, Rows: vaultState.Count, AuditDir: place.AuditDir(d.home), MaxContent: uint64(d.maxContent),
 		Platform: platform(), Probes: d.probes(),
 	}
@@ -51,6 +51,17 @@ func (o operator) Status(context.Context, *operatorv1.StatusRequest) (*operatorv
 		s.Runs = append(s.Runs, r.message())
 	}
 	return s, nil
+}
+
+// keySource is the kind of the first slot that opens without a person, if there
+// is one.
+func (d *Daemon) keySource() string {
+	for _, slot := range d.vault.Slots() {
+		if slotSummaries[slot.Kind] != "" {
+			return slot.Kind
+		}
+	}
+	return d.vault.KeyKind()
 }
 
 func platform() string { return runtime.GOOS + "/" + runtime.GOARCH }
