@@ -107,7 +107,6 @@ func (o operator) Rekey(ctx context.Context, _ *operatorv1.RekeyRequest) (*opera
 // AddSlot adds a way to the root key.
 func (o operator) AddSlot(ctx context.Context, req *operatorv1.AddSlotRequest) (*operatorv1.AddSlotResponse, error) {
 	d, kind, secret := o.d, req.GetKind(), req.GetSecret()
-	defer clear(secret)
 	var add func(vault.Journal) (vault.Slot, bool, error)
 	switch kind {
 	case keysource.KindKeychain, keysource.KindFile:
@@ -155,7 +154,6 @@ func (o operator) AddSlot(ctx context.Context, req *operatorv1.AddSlotRequest) (
 // TestSlot proves that a slot opens the vault.
 func (o operator) TestSlot(ctx context.Context, req *operatorv1.TestSlotRequest) (*operatorv1.TestSlotResponse, error) {
 	d, kind := o.d, req.GetKind()
-	defer clear(req.GetSecret())
 	if err := d.needUnlocked(); err != nil {
 		return nil, err
 	}

@@ -24,7 +24,6 @@ import (
 // PutSecret stores a new version.
 func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretRequest) (*operatorv1.PutSecretResponse, error) {
 	d, name, content := o.d, req.GetName(), req.GetContent()
-	defer clear(content)
 	if err := errors.Join(checkName("name", name), checkNote(req.GetNote())); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -77,5 +80,46 @@ func TestCleanEnv(t *testing.T) {
 	}
 	if _, changed := CleanEnv([]string{"PATH=/bin", "LDFLAGS=x", "GOFLAGS=x"}); changed {
 		t.Error("harmless variables went")
+	}
+}
+
+// What a request of the operator's brings is cleared when it is answered,
+// refused, or makes a panic. Every field of bytes is one of these or no secret.
+func TestRequestsAreWiped(t *testing.T) {
+	plain := []string{"VerifyBackupRequest.chunk", "ApplyRequest.document"} // sealed; names, rules and no content
+	methods := operatorv1.File_subjectbroker_operator_v1_operator_proto.Services().Get(0).Methods()
+	wiped := 0
+	for i := range methods.Len() {
+		fields := methods.Get(i).Input().Fields()
+		for j := range fields.Len() {
+			field := fields.Get(j)
+			if field.Kind() != protoreflect.BytesKind || slices.Contains(plain, string(field.Parent().Name())+"."+string(field.Name())) {
+				continue
+			}
+			wiped++
+			for outcome, handler := range map[string]grpc.UnaryHandler{
+				"answered": func(context.Context, any) (any, error) { return nil, nil },
+				"refused":  func(context.Context, any) (any, error) { return nil, wire.Deny(wire.AccessDenied) },
+				"panicked": func(context.Context, any) (any, error) { panic("no") },
+			} {
+				kind, err := protoregistry.GlobalTypes.FindMessageByName(methods.Get(i).Input().FullName())
+				if err != nil {
+					t.Fatal(err)
+				}
+				secret := []byte("MARKER")
+				req := kind.New()
+				req.Set(field, protoreflect.ValueOfBytes(secret))
+				func() {
+					defer func() { _ = recover() }()
+					_, _ = wipeRequest(t.Context(), req.Interface(), nil, handler)
+				}()
+				if !bytes.Equal(secret, make([]byte, len(secret))) {
+					t.Errorf("%s of a call of %s that is %s holds %q", field.Name(), methods.Get(i).Name(), outcome, secret)
+				}
+			}
+		}
+	}
+	if wiped < 4 {
+		t.Errorf("%d fields: this test found nothing", wiped)
 	}
 }

@@ -1,6 +1,9 @@
 package daemon
 
 import (
+	"context"
+
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 
@@ -51,4 +54,16 @@ type wipingPool struct{ mem.BufferPool }
 func (p wipingPool) Put(buffer *[]byte) {
 	clear((*buffer)[:cap(*buffer)])
 	p.BufferPool.Put(buffer)
+}
+
+// wipeRequest clears what an operator's request brought, content or what opens a
+// vault, whatever became of it. Handlers keep nothing of it.
+func wipeRequest(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	switch m := req.(type) {
+	case interface{ GetContent() []byte }:
+		defer clear(m.GetContent())
+	case interface{ GetSecret() []byte }:
+		defer clear(m.GetSecret())
+	}
+	return handler(ctx, req)
 }
