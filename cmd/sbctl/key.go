@@ -227,8 +227,13 @@ the recovery code is needed for that; the keychain and the key file are, and one
 that does not answer refuses the rekey. Backups made before stay openable by the
 slots that they were made with.
 
+The keys that seal the rows stay: whoever had the old root key and the vault may
+still read them. "key rotate" makes a new one and seals every row again. The keys
+of the slots stay, too: to change the one in the keychain or in secret.key, add
+another slot, remove that one, and add it again.
+
 Examples:
-  sbctl key rekey`
+  sbctl key rekey && sbctl key rotate`
 }
 
 type slotsView struct {
@@ -242,6 +247,7 @@ func (keyRekeyCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	a.done("backups that were made before stay openable by the slots of their time")
+	a.done("if somebody may have had the old root key, seal the rows anew, too: %s", a.paste("key", "rotate"))
 	return a.out.Object(ui.Object{
 		ID:     strings.Join(slotKinds(got.GetSlots()), "\n"),
 		Fields: []ui.Field{{Name: "wrapped in", Value: strings.Join(slotKinds(got.GetSlots()), ", ")}},
