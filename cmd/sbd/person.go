@@ -2,12 +2,14 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"subjectbroker/daemon"
@@ -98,37 +100,51 @@ func (p person) read(fd int, prompt, instead string) ([]byte, error) {
 	return typed, nil
 }
 
+// inherited says whether whoever started us opened fd for us. What the runtime
+// opened for itself closes on exec, and must not be taken for a secret.
+func inherited(fd int) bool {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	return err == nil && flags&unix.FD_CLOEXEC == 0
+}
+
 // readDescriptor reads what another program has written, up to its end or the
 // end of the line.
 func readDescriptor(fd int) ([]byte, error) {
-	file := os.NewFile(uintptr(fd), "descriptor")
-	if file == nil {
-		return nil, refused("descriptor %d is not open", fd)
+	if !inherited(fd) {
+		return nil, refused("no descriptor %d was opened for sbd", fd)
 	}
+	if term.IsTerminal(fd) {
+		return nil, refused("descriptor %d is a terminal, where it would be shown: leave it out to be asked", fd)
+	}
+	file := os.NewFile(uintptr(fd), "descriptor")
 	defer file.Close()
-	text := make([]byte, 0, maxSecret+2)
+	buffer := make([]byte, maxSecret+len("\r\n"))
+	n := 0
 	for {
-		n, err := file.Read(text[len(text):cap(text)])
-		text = text[:len(text)+n]
-		if end := strings.IndexByte(string(text), '\n'); end >= 0 {
-			text = text[:end]
+		more, err := file.Read(buffer[n:])
+		n += more
+		if end := bytes.IndexByte(buffer[:n], '\n'); end >= 0 {
+			clear(buffer[end:n])
+			n = len(bytes.TrimSuffix(buffer[:end], []byte("\r")))
+			clear(buffer[n:end])
 			break
 		}
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
+			clear(buffer)
 			return nil, refused("reading descriptor %d: %w", fd, err)
 		}
-		if len(text) > maxSecret {
+		if n == len(buffer) {
 			break
 		}
 	}
-	if len(text) > maxSecret {
-		clear(text)
+	if n > maxSecret {
+		clear(buffer)
 		return nil, refused("descriptor %d: more than %d bytes", fd, maxSecret)
 	}
-	return text, nil
+	return buffer[:n], nil
 }
 
 func openTerminal(instead string) (*os.File, error) {
