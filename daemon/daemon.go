@@ -157,6 +157,9 @@ func open(ctx context.Context, cfg Config) (_ *Daemon, _ *os.File, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := notRestoring(cfg.Home); err != nil {
+		return nil, nil, errors.Join(err, lock.Close())
+	}
 	if err := sweepScratch(cfg.Home); err != nil {
 		return nil, nil, errors.Join(fault(wire.HomeUnsafe, "%w", err), lock.Close())
 	}

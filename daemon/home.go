@@ -17,8 +17,7 @@ import (
 )
 
 // openHome makes the home where it is absent and refuses one that another uid
-// could change: contract §2. Missing parents are made 0700. It refuses a home
-// in which a restore was interrupted.
+// could change: contract §2. Missing parents are made 0700.
 func openHome(home string) error {
 	if err := os.MkdirAll(filepath.Dir(home), 0o700); err != nil {
 		return fault(wire.HomeUnsafe, "making the home's parent: %w", err)
@@ -26,10 +25,7 @@ func openHome(home string) error {
 	if err := os.Mkdir(home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fault(wire.HomeUnsafe, "making the home: %w", err)
 	}
-	if err := checkHome(home); err != nil {
-		return err
-	}
-	return notRestoring(home)
+	return checkHome(home)
 }
 
 // checkHome is openHome for a home that must exist already.

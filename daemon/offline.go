@@ -194,7 +194,8 @@ func idle(home string) (*os.File, error) {
 // restoringMarker lies in a home from the first step of a restore to the last.
 const restoringMarker = "restoring"
 
-// notRestoring refuses a home in which a restore was interrupted.
+// notRestoring refuses a home in which a restore was interrupted. The caller
+// holds the lock: else a restore may be running.
 func notRestoring(home string) error {
 	_, err := os.Lstat(filepath.Join(home, restoringMarker))
 	if errors.Is(err, fs.ErrNotExist) {

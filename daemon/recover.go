@@ -32,9 +32,6 @@ func (o *Offline) recover(ctx context.Context) error {
 	if err := checkHome(o.Home); err != nil {
 		return err
 	}
-	if err := notRestoring(o.Home); err != nil {
-		return err
-	}
 	x := &examination{}
 	var err error
 	if x.settings, err = readConfig(o.Home); err != nil {
@@ -46,6 +43,9 @@ func (o *Offline) recover(ctx context.Context) error {
 	}
 	defer lock.Close()
 	defer o.forgetSecret()
+	if err := notRestoring(o.Home); err != nil {
+		return err
+	}
 	p, err := o.diagnose(ctx, x)
 	if err = errors.Join(err, x.close()); err != nil {
 		return unrecoverable(err)

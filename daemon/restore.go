@@ -15,6 +15,7 @@ import (
 	"subjectbroker/vault"
 	"subjectbroker/vault/backup"
 	"subjectbroker/vault/keysource"
+	"subjectbroker/vault/regfile"
 )
 
 // restoredDir is where the log of a restored backup stays readable, below the
@@ -94,7 +95,11 @@ func (o *Offline) makeHome() (lock *os.File, err error) {
 	if lock, err = lockHome(o.Home); err != nil {
 		return nil, err
 	}
-	if err := o.beginRestoring(); err != nil {
+	err = emptyHome(o.Home) // again: until now a daemon might have made a vault there
+	if err == nil {
+		err = o.beginRestoring()
+	}
+	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil
@@ -325,7 +330,12 @@ func (o *Offline) inspectCopy(ctx context.Context, file string, manifest backup.
 	err = v.View(func(tx *vault.Tx) error {
 		return tx.Records(func(r vault.Record) error {
 			contents += len(r.Versions)
-			if r.File != nil {
+			if r.File == nil {
+				return nil
+			}
+			content, _, err := regfile.Read(*r.File, vault.HardMaxContent)
+			clear(content)
+			if err != nil {
 				o.say("to pin again: %s, %s: sbctl resource repin %s", r.Name, r.File.Path, r.Name)
 			}
 			return nil
