@@ -62,11 +62,15 @@ func TestRestore(t *testing.T) {
 	code := addRecovery(t, old.Daemon)
 	pinned := filepath.Join(t.TempDir(), "readme")
 	write(t, pinned, "hello")
+	same := filepath.Join(t.TempDir(), "same")
+	write(t, same, "stays")
 	old.AddFile("readme", pinned, "content")
+	old.AddFile("same", same, "content")
 	file, info := backedUp(t, old.Daemon, &operatorv1.BackupRequest{Name: "first"})
 	old.Put("doc", "later")
 	old.Stop()
 	genesis := old.Fingerprint()
+	write(t, pinned, "hello, other machine")
 
 	home := newHomePath(t)
 	exit, out, said := restoring(t, home, code, file, "--dry-run")
@@ -74,7 +78,7 @@ func TestRestore(t *testing.T) {
 	if _, err := os.Stat(home); err == nil {
 		t.Error("the dry run made the home")
 	}
-	if !strings.Contains(out, "to pin again: readme, "+pinned) {
+	if !strings.Contains(out, "to pin again: readme, "+pinned) || strings.Contains(out, "to pin again: same") {
 		t.Errorf("the dry run says\n%s", out)
 	}
 	exit, out, said = restoring(t, home, code, file)
