@@ -64,11 +64,12 @@ func (u *unread) add(p *peer.Peer, n int64) {
 	}
 }
 
-// take reserves n bytes, or reports that there is no room for them.
-func (u *unread) take(p *peer.Peer, n int64) bool {
+// take reserves n bytes more for an answer that has some already, or reports
+// that there is no room for them.
+func (u *unread) take(p *peer.Peer, has, n int64) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if held := u.by[p.Key()]; held > 0 && held+n > u.limit-u.total {
+	if held := u.by[p.Key()]; held > has && held+n > u.limit-u.total {
 		return false
 	}
 	u.add(p, n)
@@ -95,7 +96,7 @@ func (s *share) grow(n int64) bool {
 	if s == nil || n <= s.n {
 		return true
 	}
-	if !s.of.take(s.p, n-s.n) {
+	if !s.of.take(s.p, s.n, n-s.n) {
 		return false
 	}
 	s.n = n

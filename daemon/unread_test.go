@@ -22,10 +22,14 @@ func TestUnreadIsShared(t *testing.T) {
 		return p
 	}
 	held := func(p *peer.Peer) (n int) {
-		for u.take(p, answer) {
+		for {
+			s := share{of: u, p: p}
+			if !s.grow(1) || !s.grow(answer) { // as a call does
+				s.settle(0)
+				return n
+			}
 			n += answer
 		}
-		return n
 	}
 	first, again := connect(1), connect(1)
 	if got := held(first) + held(again); got != limit/2 {
