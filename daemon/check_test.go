@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -179,8 +180,9 @@ func TestForget(t *testing.T) {
 	exit, _, _ := sbd(t, d.Home, "forget", "--yes")
 	equal(t, "beside a daemon", exit, wire.ExitBusy)
 	d.Stop()
-	link := filepath.Join(t.TempDir(), "link") // sees what became of the bytes
-	must(t, os.Link(place.KeyFile(d.Home), link))
+	held, err := os.Open(place.KeyFile(d.Home)) // sees what became of the bytes
+	must(t, err)
+	defer held.Close()
 	exit, _, _ = sbd(t, d.Home, "forget")
 	equal(t, "without a word of the operator's", exit, wire.ExitUsage)
 	exit, out, said := sbd(t, d.Home, "forget", "--yes")
@@ -191,7 +193,7 @@ func TestForget(t *testing.T) {
 	if _, err := os.Stat(place.KeyFile(d.Home)); err == nil {
 		t.Error("the key is there")
 	}
-	raw, err := os.ReadFile(link)
+	raw, err := io.ReadAll(held)
 	must(t, err)
 	equal(t, "the key's bytes", string(raw), string(make([]byte, 32)))
 	exit, _, _ = sbd(t, d.Home)

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 
 	"subjectbroker/proto/place"
 	"subjectbroker/vault"
@@ -15,8 +13,8 @@ import (
 
 // Forget removes the slot keys that are stored for the vault in the home: the
 // keychain's item, and secret.key, which is overwritten. What a person keeps
-// still opens the vault. No daemon may run. It goes on after an error, and
-// returns the first.
+// still opens the vault. No daemon may run. One that cannot be removed does not
+// keep the other.
 func Forget(ctx context.Context, o Offline) error {
 	return offlineFault(forget(ctx, &o))
 }
@@ -32,19 +30,18 @@ func forget(ctx context.Context, o *Offline) error {
 	if lock != nil {
 		defer lock.Close()
 	}
-	keychainErr := forgetKeychain(ctx, o)
-	var fileErr error
-	for _, path := range []string{place.KeyFile(o.Home), place.KeyFile(o.Home) + ".new"} {
-		if _, err := os.Lstat(path); os.IsNotExist(err) {
-			continue
-		}
-		if err := overwrite(path); err != nil {
-			fileErr = errors.Join(fileErr, err)
-			continue
-		}
-		o.say("removed: %s, overwritten before", path)
+	return errors.Join(forgetKeychain(ctx, o), forgetFile(ctx, o))
+}
+
+func forgetFile(ctx context.Context, o *Offline) error {
+	path := place.KeyFile(o.Home)
+	switch err := keysource.File(path).Remove(ctx, ""); { // of whatever vault it is
+	case err == nil:
+		o.say("removed: %s", path)
+	case !errors.Is(err, vault.ErrKeyUnavailable):
+		return err
 	}
-	return errors.Join(keychainErr, fileErr)
+	return nil
 }
 
 // forgetKeychain needs the vault, which names the item. Without one there is
@@ -76,46 +73,4 @@ func forgetKeychain(ctx context.Context, o *Offline) error {
 		}
 	}
 	return nil
-}
-
-// overwrite replaces the content of a file by zeros, in place, as far as the
-// medium allows, and removes it. One that is not there is fine; what is no
-// regular file of one link is only removed.
-func overwrite(path string) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|openPlainFlags, 0)
-	if os.IsNotExist(err) {
-		return nil
-	}
-	if err == nil {
-		err = zero(file)
-		if errClose := file.Close(); err == nil {
-			err = errClose
-		}
-	}
-	if errRemove := os.Remove(path); errRemove != nil {
-		return errRemove
-	}
-	if err != nil {
-		return fmt.Errorf("%s was removed, but not overwritten: %w", path, err)
-	}
-	return syncFolder(filepath.Dir(path))
-}
-
-func zero(file *os.File) error {
-	info, err := file.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return err
-	}
-	if _, err := io.CopyN(file, zeros{}, info.Size()); err != nil {
-		return err
-	}
-	return file.Sync()
-}
-
-// zeros reads as zeros without end.
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
 }

@@ -160,14 +160,6 @@ func (r *recovery) openLog(x *examination) error {
 		}
 		r.reached("set aside")
 	}
-	if fresh {
-		// The old segments are verified with public keys; the private one could
-		// only make more of them.
-		if err := overwrite(place.AuditKey(r.Home)); err != nil {
-			return err
-		}
-		r.reached("key removed")
-	}
 	if err := r.openAudit(audit.Config{Fresh: true, Origin: r.begin}); err != nil {
 		return err
 	}

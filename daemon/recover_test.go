@@ -614,8 +614,8 @@ func TestRecoverDies(t *testing.T) {
 		cause string
 		steps string
 	}{
-		"older pair":  {[]map[string][]byte{old}, "OLDER_THAN_HEAD", "kept|set aside|key removed|opened|marked|intended|committed|accepted|moved|done"},
-		"older log":   {[]map[string][]byte{newer, without(old, place.VaultFile(d.Home))}, "LOG_SET_ASIDE", "kept|set aside|key removed|opened|marked|intended|committed|accepted|moved|done"},
+		"older pair":  {[]map[string][]byte{old}, "OLDER_THAN_HEAD", "kept|set aside|opened|marked|intended|committed|accepted|moved|done"},
+		"older log":   {[]map[string][]byte{newer, without(old, place.VaultFile(d.Home))}, "LOG_SET_ASIDE", "kept|set aside|opened|marked|intended|committed|accepted|moved|done"},
 		"older vault": {[]map[string][]byte{newer, only(old, place.VaultFile(d.Home))}, "VAULT_OLDER", "kept|opened|marked|intended|committed|accepted|moved|done"},
 	} {
 		for _, step := range strings.Split(tc.steps, "|") {
