@@ -22,6 +22,9 @@ const (
 	minMapping = 64 << 20
 	// growStep is how much more than needed the file grows. bbolt's own step of 16 MiB would make every vault look that big.
 	growStep = 64 << 10
+	// readWait bounds how long a reader waits for a commit that the disk does not let through, and maxWaiting how many do.
+	readWait   = time.Second
+	maxWaiting = 64
 )
 
 // boltStore is a rowStore in one bbolt file.
@@ -35,6 +38,9 @@ type boltStore struct {
 	file   *os.File    // owned by db
 	opened os.FileInfo // identity of file
 	broken atomic.Bool // a call panicked: bbolt's locks may be held for ever
+	// committing is set while bbolt may hold a lock that readers need while it writes: on a disk that stands still, for long.
+	committing atomic.Bool
+	waiting    atomic.Int32 // readers that wait for that lock
 	// fill is how full pages are made that rows are added to in order; 0 is bbolt's own measure for a file that goes on growing.
 	fill float64
 }
@@ -222,7 +228,14 @@ func (s *boltStore) close() error {
 }
 
 func (s *boltStore) begin(write bool) (rowTx, error) {
-	t := &boltTx{store: s}
+	if !write && s.committing.Load() {
+		return s.beginBeside()
+	}
+	return s.beginNow(write)
+}
+
+func (s *boltStore) beginNow(write bool) (rowTx, error) {
+	t := &boltTx{store: s, reads: !write}
 	err := s.guard(func() (err error) {
 		t.tx, err = s.db.Begin(write)
 		return err
@@ -233,9 +246,41 @@ func (s *boltStore) begin(write bool) (rowTx, error) {
 	return t, nil
 }
 
+// beginBeside starts a reading transaction beside a commit: ErrStalled when that is not possible within readWait.
+func (s *boltStore) beginBeside() (rowTx, error) {
+	if s.waiting.Add(1) > maxWaiting {
+		s.waiting.Add(-1)
+		return nil, ErrStalled
+	}
+	type begun struct {
+		tx  rowTx
+		err error
+	}
+	done := make(chan begun, 1)
+	go func() {
+		defer s.waiting.Add(-1)
+		tx, err := s.beginNow(false)
+		done <- begun{tx, err}
+	}()
+	timer := time.NewTimer(readWait)
+	defer timer.Stop()
+	select {
+	case b := <-done:
+		return b.tx, b.err
+	case <-timer.C:
+	}
+	go func() {
+		if b := <-done; b.err == nil {
+			b.tx.rollback()
+		}
+	}()
+	return nil, ErrStalled
+}
+
 type boltTx struct {
 	store *boltStore
 	tx    *bolt.Tx // nil once over
+	reads bool     // and writes nothing
 }
 
 func (t *boltTx) get(bucket, name string) (value []byte, err error) {
@@ -306,6 +351,8 @@ func (t *boltTx) scan(bucket, after string, b *batch) error {
 }
 
 func (t *boltTx) commit() error {
+	t.store.committing.Store(true)
+	defer t.store.committing.Store(false)
 	err := t.store.guard(t.tx.Commit)
 	t.tx = nil
 	return err
@@ -315,7 +362,12 @@ func (t *boltTx) rollback() {
 	if t.tx == nil {
 		return
 	}
-	// Nothing was written, so an error has nothing to say.
-	_ = t.store.guard(t.tx.Rollback)
+	rollback := t.tx.Rollback
 	t.tx = nil
+	// Nothing was written, so an error has nothing to say.
+	if t.reads && t.store.committing.Load() {
+		go func() { _ = t.store.guard(rollback) }() // it needs the same lock
+		return
+	}
+	_ = t.store.guard(rollback)
 }

@@ -55,6 +55,8 @@ var (
 var (
 	// ErrLocked: the keys are not in memory.
 	ErrLocked = errors.New("vault is locked")
+	// ErrStalled: a commit stands still in front of the disk, and readers cannot get past it; asking again later may help.
+	ErrStalled = errors.New("vault waits for its disk")
 	// ErrFailed: an earlier commit failed, so that memory and file may disagree; Reopen first.
 	ErrFailed = errors.New("vault stopped after a failed write")
 	// ErrClosed: Close was called.

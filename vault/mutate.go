@@ -1,6 +1,9 @@
 package vault
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Journal is the audit log as a mutation sees it. Both methods return when their entry is durable. They are called while
 // the vault's write transaction is held: they must not call the vault, State excepted, nor wait for anything that does.
@@ -15,7 +18,7 @@ type Journal interface {
 // View runs fn with a transaction that sees one moment and changes nothing. fn must not call Lock, Reopen, Close, nor
 // View or Mutate again.
 //
-// Errors: ErrLocked, ErrFailed, ErrClosed; else what fn returns.
+// Errors: ErrLocked, ErrFailed, ErrClosed, ErrStalled; else what fn returns.
 func (v *Vault) View(fn func(*Tx) error) error {
 	v.life.RLock()
 	defer v.life.RUnlock()
@@ -23,6 +26,9 @@ func (v *Vault) View(fn func(*Tx) error) error {
 		return err
 	}
 	rows, err := v.store.begin(false)
+	if errors.Is(err, ErrStalled) {
+		return err
+	}
 	if err != nil {
 		return v.faulty(err)
 	}
