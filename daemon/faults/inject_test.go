@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -207,6 +208,42 @@ func TestFrozenDisk(t *testing.T) {
 		c.audit()
 	}
 	c.close()
+}
+
+// P22: a commit of the vault stands still in front of the disk, while the log
+// goes on. Readers get past it, or are refused; they are not kept waiting until
+// it is through.
+func TestStalledCommit(t *testing.T) {
+	t.Parallel()
+	need(t, "strace")
+	s := keepScore(t, "a commit that stands still")
+	w := newWorld(t, s, nil, daemontest.Options{})
+	w.populate()
+	run := w.Open("worker")
+	i := inject(t, w.PID(), "inject=pwrite64:delay_enter=4000000", place.VaultFile(w.Home))
+	changed := make(chan error, 1)
+	operator := w.Operator()
+	go func() {
+		changed <- second(operator.PutSecret(t.Context(), &operatorv1.PutSecretRequest{Name: "other", Kind: "text", Content: []byte("x")}))
+	}()
+	refused := 0
+	for waiting := true; waiting; {
+		if _, reason := run.Read("note"); reason != wire.Allowed {
+			refused++
+		}
+		select {
+		case err := <-changed:
+			must(t, err)
+			waiting = false
+		default:
+		}
+	}
+	s.add(faults, bytes.Count(i.lines(), []byte("(DELAYED)")))
+	i.end()
+	if refused == 0 {
+		t.Error("nobody was refused: readers were kept waiting, or nothing stood still")
+	}
+	equal(t, "afterwards", w.access("worker", "note"), hello)
 }
 
 // Short writes: the limit of file sizes is moved under the running daemon, so
