@@ -222,8 +222,12 @@ func (d *Daemon) recoverVault() {
 	d.changing.mu.Lock()
 	defer d.changing.mu.Unlock()
 	err := d.vault.Reopen()
-	if err == nil && !d.vault.Locked() && d.locking.waitsForRecovery() {
-		err = d.enter(false)
+	if err == nil && d.locking.waitsForRecovery() {
+		if d.vault.Locked() { // it failed while it was being unlocked
+			d.locking.set(lockedByOperator, "it failed while it was being unlocked, and was reopened since")
+		} else {
+			err = d.enter(false)
+		}
 	}
 	switch {
 	case err == nil:

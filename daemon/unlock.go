@@ -57,6 +57,15 @@ func (l *lockState) wait(cause string) {
 	}
 }
 
+// relock takes back that the vault is unlocked.
+func (l *lockState) relock(mode, cause string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mode == unlocked {
+		l.mode, l.cause = mode, cause
+	}
+}
+
 // byOperator counts how often the operator has locked.
 func (l *lockState) byOperator() int {
 	l.mu.Lock()
@@ -190,6 +199,7 @@ func (d *Daemon) unlock(ctx context.Context, sources []vault.KeySource, operator
 	if !d.locked() {
 		return nil
 	}
+	mode, cause := d.locking.get()
 	locks := d.locking.byOperator()
 	if err := d.openSlot(ctx, sources); err != nil {
 		return err
@@ -208,6 +218,7 @@ func (d *Daemon) unlock(ctx context.Context, sources []vault.KeySource, operator
 	if err != nil {
 		d.current.Store(newState())
 		d.vault.Lock()
+		d.locking.relock(mode, cause)
 	}
 	return err
 }
