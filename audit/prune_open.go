@@ -74,7 +74,11 @@ func (l *Log) holds(name string, content []byte) bool {
 }
 
 // tellsOfPruning reports whether a later segment has the audit.pruned of number.
+// Of the open one none has: what stands beside it was put there.
 func (l *Log) tellsOfPruning(number uint32) (bool, error) {
+	if int(number) >= len(l.list) {
+		return false, nil
+	}
 	kind, void := []byte(`"kind":"audit.pruned"`), fmt.Appendf(nil, `"void":{"segment":%d}`, number)
 	told := false
 	err := l.Read(l.list[number].first, func(line []byte) error {

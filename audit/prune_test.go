@@ -502,3 +502,34 @@ func TestPruneWhileRunning(t *testing.T) {
 	stop(t, l)
 	intact(t, config, head)
 }
+
+// What somebody put beside the open segment is no pruning that was interrupted.
+func TestPlantedBesideTheOpenSegment(t *testing.T) {
+	for suffix, want := range map[string]error{"pruning": nil, "pruned": ErrDamaged} {
+		t.Run(suffix, func(t *testing.T) {
+			config := testConfig(t)
+			l := start(t, config, nil)
+			record(t, l, acquired())
+			stop(t, l)
+			content, err := os.ReadFile(segmentPath(config, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			planted := filepath.Join(config.Dir, "00000001."+suffix)
+			if err := os.WriteFile(planted, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			config.Fresh = false
+			l, _, err = Open(config)
+			if !errors.Is(err, want) {
+				t.Fatalf("opened with %v, want %v", err, want)
+			}
+			if err == nil {
+				stop(t, l)
+				if got := files(t, config); got != "1.jsonl" {
+					t.Errorf("left: %s", got)
+				}
+			}
+		})
+	}
+}
