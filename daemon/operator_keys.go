@@ -76,17 +76,19 @@ func (o operator) ShowKeys(context.Context, *operatorv1.ShowKeysRequest) (*opera
 
 // RotateKey makes a new term; keepUp rewraps the rows of older ones.
 func (o operator) RotateKey(ctx context.Context, _ *operatorv1.RotateKeyRequest) (*operatorv1.RotateKeyResponse, error) {
-	response := &operatorv1.RotateKeyResponse{}
+	d, response := o.d, &operatorv1.RotateKeyResponse{}
 	err := o.changeKeys(ctx, kindKeyRotate, "", func(j vault.Journal) (err error) {
-		response.Term, err = o.d.vault.Rotate(j)
+		response.Term, err = d.vault.Rotate(j)
+		if err == nil || errors.Is(err, vault.ErrNotRecorded) { // the term is there
+			response.Rows = d.vault.State().Count
+			d.upkeep.rewrapped(0, int(response.Rows)) // before upkeep can have rewrapped any
+			d.upkeep.wake()
+		}
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	response.Rows = o.d.vault.State().Count
-	o.d.upkeep.rewrapped(0, int(response.Rows))
-	o.d.upkeep.wake()
 	return response, nil
 }
 

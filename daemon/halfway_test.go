@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -8,8 +9,12 @@ import (
 	"testing"
 	"time"
 
+	grpcpeer "google.golang.org/grpc/peer"
+
 	"subjectbroker/audit"
+	"subjectbroker/daemon/peer"
 	"subjectbroker/proto/place"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
 	"subjectbroker/vault/keysource"
@@ -91,5 +96,34 @@ func TestReopenedWhileLocked(t *testing.T) {
 	}
 	if err := d.unlock(t.Context(), d.sources(keysource.Timeout), &entry); err != nil || d.locked() {
 		t.Errorf("unlocking: %v", err)
+	}
+}
+
+// A new term whose end the log could not take is there all the same, and the
+// rows of the old one are not forgotten.
+func TestRotateThatIsNotRecorded(t *testing.T) {
+	home := t.TempDir()
+	segment := filepath.Join(place.AuditDir(home), "00000001.jsonl")
+	var left atomic.Int64
+	config := Config{Home: home, Logger: slog.New(slog.DiscardHandler), KeySource: keysource.KindFile, Now: func() time.Time {
+		if left.Add(-1) == 0 {
+			_ = os.Rename(segment, segment+".away")
+		}
+		return time.Now()
+	}}
+	d := newDaemon(config, fileConfig{})
+	t.Cleanup(d.close)
+	if err := d.openVault(t.Context(), config, fileConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	<-d.upkeep.kick // of the start
+	ctx := grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{AuthInfo: &peer.Peer{}})
+	left.Store(2) // the intent is the first look at the clock
+	if _, err := (operator{d: d}).RotateKey(ctx, &operatorv1.RotateKeyRequest{}); !errors.Is(err, vault.ErrNotRecorded) {
+		t.Fatalf("rotating: %v", err)
+	}
+	_, old := d.vault.Terms()
+	if _, rows, _ := d.upkeep.progress(); len(old) != 1 || rows == 0 || len(d.upkeep.kick) != 1 {
+		t.Errorf("old terms %v, %d rows to rewrap, upkeep woken: %v", old, rows, len(d.upkeep.kick) == 1)
 	}
 }
