@@ -117,6 +117,9 @@ func (o operator) AddSlot(ctx context.Context, req *operatorv1.AddSlotRequest) (
 			return nil, err
 		}
 		add = func(j vault.Journal) (vault.Slot, bool, error) {
+			if err := d.dropLeftKey(ctx, source); err != nil {
+				return vault.Slot{}, false, err
+			}
 			slot, err := d.vault.AddSlot(ctx, j, source)
 			return slot, false, err
 		}
@@ -188,18 +191,44 @@ func (o operator) RemoveSlot(ctx context.Context, req *operatorv1.RemoveSlotRequ
 		return nil, err
 	}
 	defer wipeFetched(keys)
-	err = o.changeKeys(ctx, kindKeySlotRemove, kind, func(j vault.Journal) error { return d.vault.RemoveSlot(ctx, j, kind, keys) })
+	response := &operatorv1.RemoveSlotResponse{}
+	err = o.changeKeys(ctx, kindKeySlotRemove, kind, func(j vault.Journal) error {
+		err := d.vault.RemoveSlot(ctx, j, kind, keys)
+		if err == nil || errors.Is(err, vault.ErrNotRecorded) { // the slot is gone
+			response.KeyLeft = d.dropKey(ctx, kind) != nil
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	response := &operatorv1.RemoveSlotResponse{Slots: slotMessages(d.vault.Slots())}
-	if source, err := d.source(kind, keysource.InteractiveTimeout); err == nil {
-		// The vault does not open with it any more; what is left is untidy, not open.
-		err := source.Remove(ctx, d.vault.ID())
-		response.KeyLeft = err != nil && !errors.Is(err, vault.ErrKeyUnavailable)
-	}
+	response.Slots = slotMessages(d.vault.Slots())
 	response.Backups, err = d.backups(time.Time{})
 	return response, err
+}
+
+// dropKey removes the stored key of a slot that is gone, before another change
+// can store one for a slot that comes. The vault does not open with it any more:
+// what is left is untidy, not open. A person's key is not stored.
+func (d *Daemon) dropKey(ctx context.Context, kind string) error {
+	source, err := d.source(kind, keysource.Timeout)
+	if err != nil {
+		return nil //nolint:nilerr // a person's
+	}
+	if err := source.Remove(ctx, d.vault.ID()); err != nil && !errors.Is(err, vault.ErrKeyUnavailable) {
+		return err
+	}
+	return nil
+}
+
+// dropLeftKey removes the key file that a removal which was interrupted has left:
+// it may be why its slot was removed. The keychain's item stays: a copy of the
+// vault in another home of this machine may open with it.
+func (d *Daemon) dropLeftKey(ctx context.Context, source vault.KeySource) error {
+	if source.Kind() != keysource.KindFile || hasSlot(d.vault, source.Kind()) {
+		return nil
+	}
+	return d.dropKey(ctx, source.Kind())
 }
 
 func unknownSlotKind() error {
