@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -78,11 +79,14 @@ func (d *Daemon) backups(since time.Time) ([]*operatorv1.BackupInfo, error) {
 // of it sealed, while a backup is made or verified.
 const scratchPrefix = "scratch-"
 
-// sweepScratch removes what a daemon that was killed left of a backup.
+// sweepScratch removes what a daemon that was killed left of a backup. A link is
+// none of that: what it leads to is somebody else's, and it stays.
 func sweepScratch(home string) error {
-	left, err := filepath.Glob(filepath.Join(home, scratchPrefix+"*"))
-	for _, dir := range left {
-		err = errors.Join(err, destroyScratch(dir))
+	entries, err := os.ReadDir(home)
+	for _, entry := range entries {
+		if entry.IsDir() && strings.HasPrefix(entry.Name(), scratchPrefix) {
+			err = errors.Join(err, destroyScratch(filepath.Join(home, entry.Name())))
+		}
 	}
 	return err
 }

@@ -136,6 +136,10 @@ func lockHome(home string) (*os.File, error) {
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", path)
 	}
+	// What it holds is overwritten: it must not be somebody else's, too.
+	if err == nil && info.Sys().(*syscall.Stat_t).Nlink > 1 {
+		err = fmt.Errorf("%s is a file that has another name, too", path)
+	}
 	if err != nil {
 		return nil, errors.Join(fault(wire.HomeUnsafe, "%w", err), file.Close())
 	}
