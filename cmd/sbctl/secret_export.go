@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"subjectbroker/cmd/sbctl/internal/content"
 	"subjectbroker/cmd/sbctl/internal/ui"
@@ -128,6 +129,9 @@ func refuseDir(doing, dir string, root *os.Root) error {
 	info, err := root.Stat(".")
 	if err != nil {
 		return fail(err, "%s", doing)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+		return refuse(doing, "%s belongs to uid %d: choose one that does not exist", dir, stat.Uid)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
 		return refuse(doing, "others can look into %s, mode %04o: choose one that does not exist", dir, info.Mode().Perm())
