@@ -249,6 +249,7 @@ func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, loc
 	}
 	_, _ = systemd.SdNotify(false, systemd.SdNotifyStopping)
 	d.endLife()
+	d.vault.Interrupt() // for good: a purge or a backup does not hold up the stop
 	d.stop(brokerServer, operatorServer)
 	tasks.Wait()
 	return err

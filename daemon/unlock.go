@@ -443,6 +443,7 @@ func (d *Daemon) lock(ctx context.Context, e audit.Entry, reason string) error {
 	d.locking.set(lockedByOperator, reason)
 	d.current.Store(newState())
 	err := d.endRuns(wire.VaultLocked, "LOCKED", func(*run) bool { return true })
+	defer d.vault.Interrupt()() // a purge or a backup would keep the keys here until it is done
 	d.changing.mu.Lock()
 	defer d.changing.mu.Unlock()
 	if o := d.changing.owed; o != nil {

@@ -168,10 +168,9 @@ func openKeyring(tx rowTx, root []byte, vaultID string) (*keyset, error) {
 	return newKeyset(root, ring)
 }
 
-// Lock wipes the keys. It waits for running transactions, and stops a running Verify.
+// Lock wipes the keys. It waits for running transactions, and interrupts long ones.
 func (v *Vault) Lock() {
-	v.stopping.Add(1)
-	defer v.stopping.Add(-1)
+	defer v.Interrupt()()
 	v.life.Lock()
 	defer v.life.Unlock()
 	v.wipe()

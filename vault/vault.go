@@ -200,10 +200,16 @@ func (v *Vault) CheckFile() error {
 	return v.store.unchanged()
 }
 
+// Interrupt ends what takes as long as the vault is large, Compact, Snapshot, Rewrap and Verify, with ErrLocked, and whatever of
+// it is begun before resume is called, for who is about to Lock or Close and must not wait for it. It never waits.
+func (v *Vault) Interrupt() (resume func()) {
+	v.stopping.Add(1)
+	return func() { v.stopping.Add(-1) }
+}
+
 // Close wipes the keys and closes the file, after running transactions. A second Close does nothing.
 func (v *Vault) Close() error {
-	v.stopping.Add(1)
-	defer v.stopping.Add(-1)
+	defer v.Interrupt()()
 	v.life.Lock()
 	defer v.life.Unlock()
 	v.wipe()
