@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"subjectbroker/audit"
@@ -102,10 +101,10 @@ func (o *Offline) examineLog(ctx context.Context, x *examination, more ...*verif
 		return err
 	}
 	x.log.files = len(files)
-	if x.log.aside, err = filepath.Glob(filepath.Join(dir, "aside-*Z")); err != nil {
+	if x.log.aside, err = named(dir, "aside-", "Z"); err != nil {
 		return err
 	}
-	parts, err := filepath.Glob(filepath.Join(dir, "aside-*.part"))
+	parts, err := named(dir, "aside-", ".part")
 	if err != nil {
 		return err
 	}

@@ -122,6 +122,23 @@ func openPlain(path string) (*os.File, error) {
 	return file, nil
 }
 
+// named lists what lies in a folder under names that begin and end so, by name;
+// nothing when there is no folder. The folder's own name is no pattern, as it is
+// for filepath.Glob.
+func named(dir, prefix, suffix string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var paths []string
+	for _, entry := range entries {
+		if name := entry.Name(); strings.HasPrefix(name, prefix) && strings.HasSuffix(name, suffix) {
+			paths = append(paths, filepath.Join(dir, name))
+		}
+	}
+	return paths, err
+}
+
 // lockHome takes the home's lock without waiting and writes our pid into it:
 // clients compare it with the pid that answers. The lock is held until the file
 // is closed; the file stays.

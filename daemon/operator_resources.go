@@ -14,7 +14,6 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/grants"
-	"subjectbroker/proto/place"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
@@ -439,7 +438,7 @@ func (o operator) RemoveResource(ctx context.Context, req *operatorv1.RemoveReso
 			Message: name + " was removed; its sealed bytes are still in the vault's file and are purged as soon as that can be done",
 		}
 	}
-	if response.Kept, err = filepath.Glob(place.VaultFile(d.home) + keptInfix + "*"); err != nil {
+	if response.Kept, err = keptVaults(d.home); err != nil {
 		return nil, err
 	}
 	response.Backups, err = d.backups(since)

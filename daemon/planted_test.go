@@ -62,3 +62,17 @@ func TestLockIsNobodyElses(t *testing.T) {
 	}
 	untouched(t, outside)
 }
+
+// Nor is it one where copies that a purge does not reach are looked for.
+func TestKeptVaultsInAnyHome(t *testing.T) {
+	home := filepath.Join(t.TempDir(), "[home]*")
+	for _, name := range []string{"vault.db", "vault.db.before-20260131T120000Z", "secret.key.before-20260131T120000Z"} {
+		planted(t, filepath.Join(home, name))
+	}
+	if kept, err := keptVaults(home); err != nil || len(kept) != 1 || filepath.Base(kept[0]) != "vault.db.before-20260131T120000Z" {
+		t.Errorf("kept %v, %v", kept, err)
+	}
+	if kept, err := keptVaults(filepath.Join(home, "none")); kept != nil || err != nil {
+		t.Errorf("of no home: %v, %v", kept, err)
+	}
+}

@@ -321,7 +321,7 @@ func (r *recovery) copyVault() error {
 	if err != nil {
 		return err
 	}
-	kept, err := filepath.Glob(file + keptInfix + "*")
+	kept, err := keptVaults(r.Home)
 	if err != nil {
 		return err
 	}
@@ -360,6 +360,11 @@ func (r *recovery) keepHead(path string) error {
 // keptInfix is between the name of a file and the time at which it was moved
 // out of the way.
 const keptInfix = ".before-"
+
+// keptVaults are the copies of the vault that recoveries have kept.
+func keptVaults(home string) ([]string, error) {
+	return named(home, filepath.Base(place.VaultFile(home))+keptInfix, "")
+}
 
 // freeName is a name beside path that says when it was moved there.
 func freeName(path string, at time.Time) (string, error) {
