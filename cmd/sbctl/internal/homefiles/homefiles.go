@@ -44,10 +44,11 @@ var (
 		`vault\.db` + words,
 		`secret\.key` + words,
 		`audit\.key` + words,
-		`config\.yaml`, `lock`, `restoring`,
+		`config\.yaml`, `lock`,
 		`run/(broker/broker|operator/operator)\.sock`,
 		`audit/` + segment, `audit/selftest\.tmp`,
 		`audit/` + aside + `/` + segment,
+		`restoring/vault\.db` + words, `restoring/audit/` + segment,
 		`restored/audit/` + segment,
 		`restored/audit/` + aside + `/` + segment,
 		`scratch-[^/]*/.*`,
@@ -55,6 +56,7 @@ var (
 	knownDir = regexp.MustCompile(`^(?:` + strings.Join([]string{
 		`run`, `run/broker`, `run/operator`,
 		`audit`, `audit/` + aside,
+		`restoring`, `restoring/audit`,
 		`restored`, `restored/audit`, `restored/audit/` + aside,
 		`scratch-[^/]*(/.*)?`,
 	}, `|`) + `)$`)

@@ -16,14 +16,14 @@ var (
 	ours = []string{
 		"vault.db", "vault.db.new", "vault.db.schema1", "vault.db.compact", "vault.db.part", "vault.db.before-20260131T120000Z", "vault.db.before-20260131T120000Z.part",
 		"secret.key", "secret.key.new", "audit.key",
-		"audit.key.new", "config.yaml", "lock", "restoring",
+		"audit.key.new", "config.yaml", "lock", "restoring/vault.db", "restoring/vault.db.schema1", "restoring/audit/00000001.jsonl",
 		"audit/00000001.jsonl", "audit/00000002.pruned", "audit/00000003.pruning", "audit/00000003.pruned.tmp", "audit/00000004.jsonl.torn-512",
 		"audit/00000004.torn-512.1", "audit/selftest.tmp", "audit/aside-20260131T120000Z/00000001.jsonl",
 		"audit/aside-20260131T120000Z.part/00000002.jsonl", "restored/audit/00000001.jsonl", "scratch-123/vault.db", "scratch-123/audit/x",
 	}
 	theirs = []string{
 		"notes.txt", "vault.db~", "Vault.db", "vault.dbx", "secret.keys", "audit/notes", "audit/1.jsonl", "audit/00000001.jsonl~",
-		"audit/aside-mine/00000001.jsonl", "audit/selftest.tmp.x", "restored/notes", "run/other", "run/broker/notes", "mine/vault.db",
+		"audit/aside-mine/00000001.jsonl", "audit/selftest.tmp.x", "restored/notes", "restoring/notes", "run/other", "run/broker/notes", "mine/vault.db",
 		"lock.old", "config.yaml.bak", "run/broker/broker.sock", // a file where a socket belongs
 	}
 )
