@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,7 +68,7 @@ func (d *Daemon) backups(since time.Time) ([]*operatorv1.BackupInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(rows, func(a, b backupRow) int { return int(b.Vault) - int(a.Vault) })
+	slices.SortFunc(rows, func(a, b backupRow) int { return cmp.Compare(b.Vault, a.Vault) })
 	infos := make([]*operatorv1.BackupInfo, 0, len(rows))
 	for _, b := range rows {
 		infos = append(infos, b.message(d.vault.ID()))

@@ -62,7 +62,7 @@ func (o *Offline) restore(ctx context.Context, file string, dryRun bool) error {
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(dir)
+		defer func() { _ = destroyScratch(dir) }()
 		if _, err := o.unpack(ctx, from, dir); err != nil {
 			return err
 		}

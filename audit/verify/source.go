@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"io/fs"
@@ -86,7 +87,7 @@ func (dir folder) list() ([]segmentFile, error) {
 		}
 		files = append(files, file)
 	}
-	slices.SortStableFunc(files, func(a, b segmentFile) int { return int(a.number) - int(b.number) })
+	slices.SortStableFunc(files, func(a, b segmentFile) int { return cmp.Compare(a.number, b.number) })
 	return files, nil
 }
 
