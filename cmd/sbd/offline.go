@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,7 +26,7 @@ func offline(ctx context.Context, f flags, stdout, stderr io.Writer) int {
 	work := newProgress(stderr)
 	o := daemon.Offline{
 		Config: cfg, Slot: f.slot,
-		Person: person{yes: f.yes, passphraseFD: f.passphraseFD, recoveryCodeFD: f.recoveryCodeFD},
+		Person: person{ctx: ctx, yes: f.yes, passphraseFD: f.passphraseFD, recoveryCodeFD: f.recoveryCodeFD},
 		Say: func(line string) {
 			work.clear()
 			fmt.Fprintln(stdout, line)
@@ -43,6 +44,10 @@ func offline(ctx context.Context, f flags, stdout, stderr io.Writer) int {
 		err = forget(ctx, o)
 	}
 	work.clear()
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		fmt.Fprintln(stderr, "sbd: interrupted")
+		return wire.ExitFailed
+	}
 	if err != nil {
 		return f.failed(stderr, err)
 	}

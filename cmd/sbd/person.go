@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,7 @@ const attempts = 3
 
 // person is the operator: at the terminal, or in what the command line says.
 type person struct {
+	ctx                          context.Context //nolint:containedctx // ends with an interrupt, and with it every question
 	yes                          bool
 	passphraseFD, recoveryCodeFD int // -1: asked at the terminal
 }
@@ -43,12 +45,40 @@ func (p person) Confirm(question string) (bool, error) {
 	}
 	defer tty.Close()
 	fmt.Fprintf(tty, "%s [y/N] ", question)
-	line, err := bufio.NewReader(io.LimitReader(tty, maxSecret)).ReadString('\n')
-	if err != nil {
+	line, err := p.wait(tty, func() ([]byte, error) {
+		return bufio.NewReader(io.LimitReader(tty, maxSecret)).ReadBytes('\n')
+	})
+	if err != nil && !errors.Is(err, io.EOF) { // no answer is a no
 		return false, fmt.Errorf("reading the answer: %w", err)
 	}
-	answer := strings.ToLower(strings.TrimSpace(line))
+	answer := strings.ToLower(strings.TrimSpace(string(line)))
 	return answer == "y" || answer == "yes", nil
+}
+
+// wait is read, unless the person interrupts it: then the terminal is put back as
+// it was. The read itself cannot be ended and ends with the process.
+func (p person) wait(tty *os.File, read func() ([]byte, error)) ([]byte, error) {
+	before, err := term.GetState(int(tty.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	type result struct {
+		line []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		line, err := read()
+		done <- result{line, err}
+	}()
+	select {
+	case r := <-done:
+		return r.line, r.err
+	case <-p.ctx.Done():
+		_ = term.Restore(int(tty.Fd()), before)
+		fmt.Fprintln(tty)
+		return nil, p.ctx.Err()
+	}
 }
 
 // Secret implements daemon.Person.
@@ -92,7 +122,7 @@ func (p person) read(fd int, prompt, instead string) ([]byte, error) {
 	}
 	defer tty.Close()
 	fmt.Fprint(tty, prompt)
-	typed, err := term.ReadPassword(int(tty.Fd()))
+	typed, err := p.wait(tty, func() ([]byte, error) { return term.ReadPassword(int(tty.Fd())) })
 	fmt.Fprintln(tty)
 	if err != nil {
 		return nil, fmt.Errorf("reading from the terminal: %w", err)
