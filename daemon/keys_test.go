@@ -121,6 +121,13 @@ func TestRecoveryCodeUnlocks(t *testing.T) {
 	if got := d.Content("plan"); got != "text" {
 		t.Errorf("the content is %q", got)
 	}
+	// A wrong one is one also while the vault is open.
+	if _, err := op.Unlock(t.Context(), &operatorv1.UnlockRequest{Slot: "recovery", Secret: recovery.New().Seed()}); daemontest.Reason(err) != wire.WrongKey {
+		t.Errorf("with another code while open: %v", err)
+	}
+	if _, err := op.Unlock(t.Context(), &operatorv1.UnlockRequest{Slot: "recovery", Secret: code.Seed()}); err != nil {
+		t.Errorf("with the code while open: %v", err)
+	}
 	if by := keysOf(t, d).GetUnlockedBy(); by != "recovery" {
 		t.Errorf("unlocked by %q", by)
 	}

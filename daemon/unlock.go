@@ -197,7 +197,7 @@ func (d *Daemon) unlock(ctx context.Context, sources []vault.KeySource, operator
 	d.unlocking.Lock()
 	defer d.unlocking.Unlock()
 	if !d.locked() {
-		return nil
+		return d.proved(ctx, sources)
 	}
 	mode, cause := d.locking.get()
 	locks := d.locking.byOperator()
@@ -221,6 +221,17 @@ func (d *Daemon) unlock(ctx context.Context, sources []vault.KeySource, operator
 		d.locking.relock(mode, cause)
 	}
 	return err
+}
+
+// proved refuses a wrong secret also for a vault that is open already: whoever
+// gave it would take it for the right one, and the log would, too.
+func (d *Daemon) proved(ctx context.Context, sources []vault.KeySource) error {
+	for _, source := range sources {
+		if source.Kind() == slotPassphrase || source.Kind() == slotRecovery {
+			return d.vault.TestSlot(ctx, source)
+		}
+	}
+	return nil
 }
 
 // errNeedsPerson: no slot of the vault opens by itself.
