@@ -32,7 +32,7 @@ func TestConcurrent(t *testing.T) {
 		next := uint64(1)
 		for ctx.Err() == nil {
 			_, changed := l.Durable()
-			if err := l.Read(next, func(line []byte) error {
+			if err := l.Read(next, func(_ uint64, line []byte) error {
 				e, err := decodeLine(line)
 				if err != nil || e.Seq != next {
 					return fmt.Errorf("entry %d, want %d: %w", e.Seq, next, err)

@@ -181,7 +181,7 @@ func TestLineLength(t *testing.T) {
 	for range 5 {
 		record(t, l, e)
 	}
-	err := l.Read(2, func(line []byte) error {
+	err := l.Read(2, func(_ uint64, line []byte) error {
 		if len(line) > 510 || !strings.Contains(string(line), `"sig"`) {
 			t.Errorf("%d bytes: %s", len(line), line)
 		}

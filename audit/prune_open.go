@@ -81,7 +81,7 @@ func (l *Log) tellsOfPruning(number uint32) (bool, error) {
 	}
 	kind, void := []byte(`"kind":"audit.pruned"`), fmt.Appendf(nil, `"void":{"segment":%d}`, number)
 	told := false
-	err := l.Read(l.list[number].first, func(line []byte) error {
+	err := l.Read(l.list[number].first, func(_ uint64, line []byte) error {
 		told = told || bytes.Contains(line, kind) && bytes.Contains(line, void)
 		return nil
 	})

@@ -141,9 +141,8 @@ func TestPruneWhatTells(t *testing.T) {
 func firstFrom(t testing.TB, l *Log, from uint64) (seq uint64) {
 	t.Helper()
 	stop := errors.New("stop")
-	err := l.Read(from, func(line []byte) error {
-		c, _ := cutLine(line)
-		seq = c.seq
+	err := l.Read(from, func(first uint64, _ []byte) error {
+		seq = first
 		return stop
 	})
 	if !errors.Is(err, stop) {

@@ -19,7 +19,7 @@ func (l *Log) Replay(after Position, fn func(Entry, Position) error) error {
 		from = 1
 	}
 	seen := after == (Position{})
-	err := l.Read(from, func(line []byte) error {
+	err := l.Read(from, func(_ uint64, line []byte) error {
 		e, err := decodeLine(line)
 		if err != nil {
 			return err
@@ -43,8 +43,8 @@ func (l *Log) Replay(after Position, fn func(Entry, Position) error) error {
 // Read calls fn for every durable line, with its newline, from the entry with
 // that seq on; 0 means from the first. It ends at what is durable when it is
 // called: Durable tells when there is more. fn must not keep the line. Of a
-// pruned segment there are only the first and the last line.
-func (l *Log) Read(from uint64, fn func(line []byte) error) error {
+// pruned segment there are only the first and the last line, so seqs are not dense.
+func (l *Log) Read(from uint64, fn func(seq uint64, line []byte) error) error {
 	l.mu.Lock()
 	list := slices.Clone(l.list)
 	l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *Log) current(s segment) segment {
 	return l.list[s.number-1]
 }
 
-func readSegment(f io.ReaderAt, end int64, from uint64, fn func(line []byte) error) error {
+func readSegment(f io.ReaderAt, end int64, from uint64, fn func(seq uint64, line []byte) error) error {
 	start, err := seek(f, end, from)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func readSegment(f io.ReaderAt, end int64, from uint64, fn func(line []byte) err
 		if c.seq < from {
 			continue
 		}
-		if err := fn(line); err != nil {
+		if err := fn(c.seq, line); err != nil {
 			return err
 		}
 	}

@@ -65,8 +65,8 @@ func (o operator) ReadAudit(req *operatorv1.ReadAuditRequest, stream grpc.Server
 	}
 	var last [][]byte // the newest lines that match, when only those are wanted
 	next := max(req.GetFromSeq(), 1)
-	err := log.Read(next, func(line []byte) error {
-		next++
+	err := log.Read(next, func(seq uint64, line []byte) error {
+		next = seq + 1
 		if err := stream.Context().Err(); err != nil {
 			return err
 		}
@@ -106,8 +106,8 @@ func (d *Daemon) followLog(ctx context.Context, log *audit.Log, from uint64, fn 
 	for {
 		durable, changed := log.Durable()
 		if durable.Seq >= from {
-			err := log.Read(from, func(line []byte) error {
-				from++
+			err := log.Read(from, func(seq uint64, line []byte) error {
+				from = seq + 1
 				return fn(bytes.Clone(line))
 			})
 			if err != nil {
@@ -192,7 +192,7 @@ func (o operator) ListDenials(ctx context.Context, req *operatorv1.ListDenialsRe
 	}
 	groups := map[verify.Denial]*operatorv1.DenialGroup{}
 	filter := newLineFilter(&operatorv1.ReadAuditRequest{Subject: req.GetSubject(), Since: req.GetSince()})
-	err := log.Read(1, func(raw []byte) error {
+	err := log.Read(1, func(_ uint64, raw []byte) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
