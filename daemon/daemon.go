@@ -85,6 +85,7 @@ type Daemon struct {
 	hub      *hub
 	budgets  budgets
 
+	charges    atomic.Uint64            // uses of limited grants so far
 	unrecorded atomic.Uint64            // refusals while there was no log to write them to
 	correlate  atomic.Pointer[[32]byte] // key of mask; a random one until the first unlock
 	unlocking  sync.Mutex

@@ -195,6 +195,7 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, cr
 		return now, use{}
 	}
 	number, last := st.charge(now.grant)
+	d.charges.Add(1)
 	return now, use{number: number, last: last, refund: func() { st.refund(now.grant) }}
 }
 

@@ -14,7 +14,7 @@ import (
 
 const (
 	tendPeriod       = time.Second
-	checkpointPeriod = 30 * time.Second
+	checkpointPeriod = 5 * time.Second
 	checkpointAfter  = 4096 // entries
 )
 
@@ -24,7 +24,7 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 	tick := time.NewTicker(tendPeriod)
 	defer tick.Stop()
 	lastSuppressed, lastCheckpoint := d.clock.now(), d.clock.now()
-	var lastSeq uint64
+	var lastSeq, lastCharges uint64
 	for {
 		select {
 		case <-d.stopping:
@@ -58,10 +58,13 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 		}
 		if log := d.log(); log != nil {
 			durable, _ := log.Durable()
-			since := durable.Seq - lastSeq
-			if since >= checkpointAfter || since > 0 && (now.Sub(lastCheckpoint) >= checkpointPeriod || now.Before(lastCheckpoint)) {
+			since, charges := durable.Seq-lastSeq, d.charges.Load()
+			due := now.Sub(lastCheckpoint) >= checkpointPeriod || now.Before(lastCheckpoint)
+			// A log that is cut back while sbd is dead can give back only uses of which
+			// the vault has not heard.
+			if since >= checkpointAfter || charges != lastCharges || since > 0 && due {
 				d.checkpoint()
-				lastCheckpoint, lastSeq = now, durable.Seq
+				lastCheckpoint, lastSeq, lastCharges = now, durable.Seq, charges
 			}
 		}
 	}

@@ -121,8 +121,17 @@ func (p person) read(fd int, prompt, instead string) ([]byte, error) {
 		return nil, err
 	}
 	defer tty.Close()
-	fmt.Fprint(tty, prompt)
-	typed, err := p.wait(tty, func() ([]byte, error) { return term.ReadPassword(int(tty.Fd())) })
+	typed, err := p.wait(tty, func() ([]byte, error) {
+		// Nothing is shown from before the question on: whoever answers at once, by
+		// pasting, must not see the answer either.
+		shown, err := term.MakeRaw(int(tty.Fd()))
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = term.Restore(int(tty.Fd()), shown) }()
+		fmt.Fprint(tty, prompt)
+		return term.ReadPassword(int(tty.Fd()))
+	})
 	fmt.Fprintln(tty)
 	if err != nil {
 		return nil, fmt.Errorf("reading from the terminal: %w", err)

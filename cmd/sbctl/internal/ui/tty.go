@@ -93,10 +93,19 @@ func (t *TTY) wait(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 // ReadSecret asks for one line that is not shown while it is typed. The caller
 // wipes it.
 func (t *TTY) ReadSecret(ctx context.Context, prompt string) ([]byte, error) {
-	if _, err := fmt.Fprintf(t.file, "%s: ", Safe(prompt)); err != nil {
-		return nil, fmt.Errorf("asking on the terminal: %w", err)
-	}
-	typed, err := t.wait(ctx, func() ([]byte, error) { return term.ReadPassword(int(t.file.Fd())) })
+	typed, err := t.wait(ctx, func() ([]byte, error) {
+		// Nothing is shown from before the question on: whoever answers at once, by
+		// pasting, must not see the answer either.
+		shown, err := term.MakeRaw(int(t.file.Fd()))
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = term.Restore(int(t.file.Fd()), shown) }()
+		if _, err := fmt.Fprintf(t.file, "%s: ", Safe(prompt)); err != nil {
+			return nil, err
+		}
+		return term.ReadPassword(int(t.file.Fd()))
+	})
 	_, _ = fmt.Fprintln(t.file)
 	if err != nil {
 		return nil, fmt.Errorf("reading what was typed: %w", err)
