@@ -7,7 +7,7 @@ import "fmt"
 // or replaced, opens with the same keys, and is durable when Snapshot returns. Contents are copied as they are: Verify tells
 // whether they are good.
 //
-// Errors: ErrLocked, also when Lock or Close came in between; ErrFailed, ErrClosed; ErrIntegrity and ErrDamaged for what it read; else
+// Errors: ErrLocked, also when Lock, Close or Interrupt came in between; ErrFailed, ErrClosed; ErrIntegrity and ErrDamaged for what it read; else
 // of writing, fs.ErrExist for a path where something is. No file is left behind then. Destroy removes a copy that has served.
 func (v *Vault) Snapshot(path string) (State, error) {
 	var state State
