@@ -28,7 +28,7 @@ type upkeep struct {
 	mu    sync.Mutex
 	done  uint64 // rows rewrapped so far
 	left  uint64
-	cause string // why rewrapping stands still, in words
+	cause string // why upkeep stands still, in words
 }
 
 func newUpkeep() *upkeep { return &upkeep{kick: make(chan struct{}, 1)} }
@@ -60,6 +60,7 @@ func (u *upkeep) rewrapped(done, left int) {
 	}
 }
 
+// stands says why upkeep does not go on; empty: it does.
 func (u *upkeep) stands(cause string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -76,6 +77,9 @@ func (d *Daemon) keepUp() {
 		}
 		for pause := upkeepFirst; !d.locked(); pause = min(2*pause, upkeepLast) {
 			err := errors.Join(d.purge(d.life), d.rewrap())
+			if err == nil {
+				d.upkeep.stands("")
+			}
 			if err == nil || d.locked() {
 				break
 			}
