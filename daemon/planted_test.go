@@ -76,3 +76,23 @@ func TestKeptVaultsInAnyHome(t *testing.T) {
 		t.Errorf("of no home: %v, %v", kept, err)
 	}
 }
+
+// An interrupted restore is cleared away where it was made, and nowhere else.
+func TestRestoreClearsNothingElse(t *testing.T) {
+	outside, home := t.TempDir(), filepath.Join(t.TempDir(), "home")
+	planted(t, filepath.Join(outside, "file"))
+	planted(t, filepath.Join(home, "vault.db")) // of an interrupted attempt
+	if err := os.Symlink(outside, filepath.Join(home, restoringMarker)); err != nil {
+		t.Fatal(err)
+	}
+	o := &Offline{Config: Config{Home: home}}
+	lock, err := o.makeHome()
+	if err == nil {
+		_ = lock.Close()
+	}
+	if f := asFault(err); err == nil || f.Code != wire.HomeUnsafe {
+		t.Errorf("restores through a link: %v", err)
+	}
+	untouched(t, filepath.Join(outside, "file"))
+	untouched(t, filepath.Join(home, "vault.db"))
+}

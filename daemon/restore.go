@@ -119,6 +119,10 @@ func (o *Offline) beginRestoring() error {
 	case err != nil:
 		return err
 	}
+	// What is in it goes: it must be the folder that a restore made, no link to another.
+	if err := checkDir(marker, 0o700); err != nil {
+		return fault(wire.HomeUnsafe, "%w", err)
+	}
 	entries, err := os.ReadDir(o.Home)
 	if err != nil {
 		return err
