@@ -219,8 +219,22 @@ func TestTamperedBundle(t *testing.T) {
 	}
 	expectFault("longer by a byte", append(bytes.Clone(whole), 0))
 	expectFault("longer by a block", append(bytes.Clone(whole), make([]byte, 512)...))
+	expectFault("a member of the largest size there is", sized(whole, "\x80\x00\x00\x00\x7f\xff\xff\xff\xff\xff\xff\xff"))
 	expectFault("something else", []byte("hello"))
 	expectFault("a segment", read(t, filepath.Join(d.config.Dir, "00000002.jsonl")))
+}
+
+// sized is a bundle whose first header claims another size.
+func sized(whole []byte, size string) []byte {
+	changed := bytes.Clone(whole)
+	copy(changed[124:136], size)
+	copy(changed[148:156], "        ")
+	sum := 0
+	for _, b := range changed[:512] {
+		sum += int(b)
+	}
+	copy(changed[148:156], fmt.Sprintf("%06o\x00 ", sum))
+	return changed
 }
 
 // pack makes a bundle of other members, with headers like those of a real one.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Options says what to hold the log against, and how thoroughly to look.
@@ -67,8 +68,10 @@ func Dir(ctx context.Context, dir string, options Options) (Report, error) {
 	return v.report, nil
 }
 
-// verifyFolder makes passes over the log in dir until one is not overtaken by
-// pruning: then the entry that accounts for it may stand behind what was read.
+// verifyFolder makes passes over the log in dir until one is not overtaken: by
+// pruning, where the entry that accounts for it may stand behind what was read,
+// or by a rotation, where the next segment may have begun since the folder was
+// listed.
 func verifyFolder(ctx context.Context, dir string, options Options, of *extents) (*verifier, error) {
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
@@ -79,12 +82,28 @@ func verifyFolder(ctx context.Context, dir string, options Options, of *extents)
 		if err := v.verify(); err != nil {
 			return nil, err
 		}
-		if v.report.Fault == nil || !v.unaccounted || attempt == attempts {
+		if v.report.Fault == nil || !v.unaccounted && !v.report.Rotating || attempt == attempts {
 			return v, nil
+		}
+		if v.report.Rotating {
+			pause(ctx, rotationTakes)
 		}
 		if now, err := v.source.list(); err != nil || slices.Equal(now, v.listed) {
 			return v, err
 		}
+	}
+}
+
+// rotationTakes is how long a running log may take from the hand-over to the
+// next segment, until it passes for one that was interrupted.
+const rotationTakes = 100 * time.Millisecond
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
 }
 

@@ -88,6 +88,35 @@ func TestWhileWriting(t *testing.T) {
 	}
 }
 
+// A rotation that goes on meanwhile is no missing segment, also for somebody who
+// has nothing but the files.
+func TestWhileRotating(t *testing.T) {
+	config := audittest.Config(t)
+	l := audittest.Open(t, config)
+	genesis := l.Head().Genesis
+	var over atomic.Bool
+	var group sync.WaitGroup
+	group.Go(func() {
+		for !over.Load() {
+			if err := l.Rotate(); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	for round := 0; ; round++ {
+		if at, _ := l.Durable(); round >= 40 && at.Segment > 20 {
+			break
+		}
+		report, err := verify.Dir(t.Context(), config.Dir, verify.Options{Genesis: genesis})
+		if err != nil || report.ExitCode() != verify.ExitProven && report.Torn == 0 {
+			t.Errorf("round %d: %v, exit %d: %v", round, err, report.ExitCode(), &report)
+		}
+	}
+	over.Store(true)
+	group.Wait()
+}
+
 func pruneOldest(l *audit.Log, dir string, number uint32) error {
 	content, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("%08d.jsonl", number)))
 	if err != nil {

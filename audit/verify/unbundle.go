@@ -135,7 +135,7 @@ func (b *bundle) end(zeros []byte) (*Fault, error) {
 func (b *bundle) member(index int, header *tar.Header, block []byte) (*Fault, error) {
 	name, size := header.Name, header.Size
 	padded := (size + tarBlock - 1) / tarBlock * tarBlock
-	if size < 0 || padded > b.length-b.offset {
+	if size < 0 || size > b.length || padded > b.length-b.offset {
 		return notABundle(name, "the file ends within it"), nil
 	}
 	content := io.NewSectionReader(b.file, b.offset, size)
