@@ -136,6 +136,29 @@ func TestRecoveryCodeUnlocks(t *testing.T) {
 	}
 }
 
+// A key that is lost while the vault is open can still be replaced.
+func TestRecoveryCodeWithoutTheKey(t *testing.T) {
+	d := daemontest.Start(t)
+	d.Put("plan", "text")
+	file := filepath.Join(d.Home, "secret.key")
+	must(t, os.Remove(file))
+	addRecovery(t, d)
+	op := d.Operator()
+	if _, err := op.AddSlot(t.Context(), &operatorv1.AddSlotRequest{Kind: "recovery", Secret: recovery.New().PublicKey()}); daemontest.Reason(err) != wire.KeyUnavailable {
+		t.Errorf("replacing it, which is a rekey: %v", err)
+	}
+	if _, err := op.RemoveSlot(t.Context(), &operatorv1.RemoveSlotRequest{Kind: "file"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := op.AddSlot(t.Context(), &operatorv1.AddSlotRequest{Kind: "file"}); err != nil {
+		t.Fatal(err)
+	}
+	d.Restart()
+	if got := d.Content("plan"); got != "text" {
+		t.Errorf("the content is %q", got)
+	}
+}
+
 // A vault that only a person can open starts locked, and the last slot stays.
 func TestOnlyAPersonOpens(t *testing.T) {
 	d := daemontest.Start(t)

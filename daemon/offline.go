@@ -115,9 +115,9 @@ func (o *Offline) unlockAlone(ctx context.Context, v *vault.Vault) (faults []key
 		faults = append(faults, keyFault{slot.Kind, err})
 	}
 	if len(faults) > 0 {
-		return faults, o.hinted(v, faults[0].err)
+		return faults, hinted(v, o.Home, faults[0].err)
 	}
-	return nil, o.hinted(v, errNeedsPerson)
+	return nil, hinted(v, o.Home, errNeedsPerson)
 }
 
 // unlockBy opens v with a secret of the person's.
@@ -155,14 +155,22 @@ func (o *Offline) forgetSecret() {
 	o.secret = nil
 }
 
-// hinted adds to a key that is missing what would open the vault without it.
-func (o *Offline) hinted(v *vault.Vault, err error) error {
+// hinted adds to a key that is missing what would open the vault without it. A
+// key file that is all there needs only its mode or owner mended.
+func hinted(v *vault.Vault, home string, err error) error {
 	f := asFault(err)
-	for _, kind := range []string{slotRecovery, slotPassphrase} {
-		if hasSlot(v, kind) {
-			f.Hint = "sbd recover --slot " + kind
-			break
+	if info, statErr := os.Lstat(place.KeyFile(home)); f.Code == wire.KeyFileUnsafe && statErr == nil && info.Size() == keySize {
+		return f
+	}
+	for _, slot := range []struct{ kind, option string }{{slotRecovery, "--recovery-code"}, {slotPassphrase, "--passphrase"}} {
+		if !hasSlot(v, slot.kind) {
+			continue
 		}
+		f.Hint = "sbd recover --slot " + slot.kind
+		if errors.Is(err, errNeedsPerson) { // as it was meant to be
+			f.Hint = "sbd check " + slot.option
+		}
+		break
 	}
 	return f
 }

@@ -180,16 +180,14 @@ func (o operator) VerifyBackup(stream grpc.ClientStreamingServer[operatorv1.Veri
 			response.Info.Name, response.Info.Slots = b.GetName(), b.GetSlots()
 		}
 	}
-	keys := d.sources(keysource.Timeout)
-	contents, err := verifyCopy(stream.Context(), filepath.Join(dir, "vault.db"), manifest, keys)
-	if err != nil {
-		return backupWords(err)
-	}
-	response.Contents = contents
 	if manifest.Audit {
 		if response.Entries, err = verifyCopiedLog(stream.Context(), filepath.Join(dir, "audit"), manifest); err != nil {
 			return backupWords(err)
 		}
+	}
+	keys := d.sources(keysource.Timeout)
+	if response.Contents, err = verifyCopy(stream.Context(), filepath.Join(dir, "vault.db"), manifest, keys); err != nil {
+		return backupWords(err)
 	}
 	return stream.SendAndClose(response)
 }
@@ -258,14 +256,17 @@ func verifyCopy(ctx context.Context, file string, manifest backup.Manifest, keys
 		return 0, err
 	}
 	defer v.Close()
-	failed := fmt.Errorf("%w: the file is whole, but no key of this machine opens the vault in it", vault.ErrKeyUnavailable)
 	for _, key := range keys {
-		if failed = v.UnlockWith(ctx, key); failed == nil {
+		err := v.UnlockWith(ctx, key)
+		if err == nil {
 			break
 		}
+		if !isKeyFault(err) && !errors.Is(err, vault.ErrKeySource) {
+			return 0, err
+		}
 	}
-	if failed != nil {
-		return 0, failed
+	if v.Locked() {
+		return 0, errOlderKeys
 	}
 	if v.ID() != manifest.VaultID || v.State().Generation != manifest.Generation {
 		return 0, fmt.Errorf("%w: the vault in it is not the one that it names", backup.ErrDamaged)
@@ -296,6 +297,13 @@ func verifyCopiedLog(ctx context.Context, dir string, manifest backup.Manifest) 
 
 // errOtherBackup: a backup of another vault was brought.
 var errOtherBackup = errors.New("this is no backup of this vault")
+
+// errOlderKeys: nothing is wrong with the backup as far as it could be opened.
+var errOlderKeys = &wire.Error{
+	Reason:  wire.KeyUnavailable,
+	Message: "the file and the log in it are whole, but the vault in it has keys of another time: open it with the code or passphrase of that time",
+	Hint:    "sbd restore FILE --dry-run",
+}
 
 // backupWords says what is wrong with a backup.
 func backupWords(err error) error {

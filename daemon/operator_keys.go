@@ -26,8 +26,8 @@ const (
 	maxPassphrase = 1024
 )
 
-// recoverySize is the size of a recovery seed and of its public key, in bytes.
-const recoverySize = 32
+// keySize is the size of a slot key, a recovery seed and its public key, in bytes.
+const keySize = 32
 
 func slotMessage(s vault.Slot) *operatorv1.KeySlot {
 	return &operatorv1.KeySlot{Name: s.Name, Kind: s.Kind}
@@ -51,7 +51,7 @@ func (d *Daemon) secretSource(kind string, secret []byte) (vault.KeySource, erro
 		}
 		return vault.Passphrase(secret), nil
 	case slotRecovery:
-		if len(secret) != recoverySize {
+		if len(secret) != keySize {
 			return nil, refuse("this is not what a recovery code stands for")
 		}
 		return vault.Recovery(secret), nil
@@ -132,12 +132,17 @@ func (o operator) AddSlot(ctx context.Context, req *operatorv1.AddSlotRequest) (
 			return slot, false, err
 		}
 	case slotRecovery:
-		if len(secret) != recoverySize {
+		if len(secret) != keySize {
 			return nil, refuse("a recovery slot takes the public key of its code")
 		}
-		keys, err := d.fetch(ctx, "")
-		if err != nil {
-			return nil, err
+		// Only replacing one is a rekey. The first one must not need the key that it
+		// may have to stand in for.
+		var keys []vault.KeySource
+		if hasSlot(d.vault, slotRecovery) {
+			var err error
+			if keys, err = d.fetch(ctx, ""); err != nil {
+				return nil, err
+			}
 		}
 		defer wipeFetched(keys)
 		add = func(j vault.Journal) (vault.Slot, bool, error) { return d.vault.AddRecovery(ctx, j, secret, keys) }
@@ -203,8 +208,16 @@ func (o operator) RemoveSlot(ctx context.Context, req *operatorv1.RemoveSlotRequ
 		return nil, err
 	}
 	response.Slots = slotMessages(d.vault.Slots())
-	response.Backups, err = d.backups(time.Time{})
-	return response, err
+	backups, err := d.backups(time.Time{})
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range backups {
+		if slices.Contains(b.GetSlots(), kind) {
+			response.Backups = append(response.Backups, b)
+		}
+	}
+	return response, nil
 }
 
 // dropKey removes the stored key of a slot that is gone, before another change

@@ -130,6 +130,9 @@ func (d *Daemon) openVault(ctx context.Context, cfg Config, settings fileConfig)
 		d.logger.Warn("starting locked", "why", err.Error())
 		return nil
 	}
+	if err != nil && isKeyFault(err) {
+		return hinted(d.vault, d.home, err)
+	}
 	return err
 }
 

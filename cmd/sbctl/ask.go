@@ -20,6 +20,9 @@ import (
 // descriptor that the caller opened for it: never an argument, never a variable,
 // both of which other processes can read.
 
+// minPassphrase is the shortest passphrase that the daemon takes, in bytes.
+const minPassphrase = 8
+
 // maxPassphrase bounds a passphrase and what a code may be typed as, in bytes.
 const maxPassphrase = 1024
 
@@ -54,6 +57,10 @@ func (a *app) newPassphrase(ctx context.Context, doing string, from passphraseSo
 	typed, err := a.askSecret(ctx, doing, "--passphrase-fd", "New passphrase")
 	if err != nil {
 		return nil, err
+	}
+	if len(typed) < minPassphrase {
+		typed.Wipe()
+		return nil, refuse(doing, "a passphrase has at least %d bytes", minPassphrase)
 	}
 	again, err := a.askSecret(ctx, doing, "--passphrase-fd", "The same again")
 	defer again.Wipe()

@@ -126,6 +126,9 @@ type backupMadeView struct {
 
 // Run makes a backup.
 func (c backupMakeCmd) Run(ctx context.Context, a *app) error {
+	if c.File == "-" {
+		return refuse(makingBackup, "a backup goes into a file, not to standard output")
+	}
 	path, err := filepath.Abs(c.File)
 	if err != nil {
 		return fail(err, makingBackup)
@@ -134,7 +137,7 @@ func (c backupMakeCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	a.done("keep it away from this machine, and seq and head with it; it opens with your %s", strings.Join(made.GetSlots(), " or "))
+	a.done("keep it away from this machine, and its head with it; it opens with your %s", strings.Join(made.GetSlots(), " or "))
 	a.done("prove that it is whole: %s", a.paste("backup", "verify", path))
 	return a.out.Object(ui.Object{
 		ID: made.GetId(), Value: backupMadeView{viewBackup(made), path},

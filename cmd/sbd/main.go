@@ -135,6 +135,7 @@ func (f flags) hint(fault *daemon.Fault) string {
 	hint := fault.Hint
 	switch {
 	case hint != "":
+	case f.expect != "": // what is expected need not be in the home at all
 	case fault.Code == wire.AlreadyRunning:
 		hint = "sbctl status"
 	case fault.Code == wire.RollbackDetected, fault.Code == wire.AuditDamaged:
