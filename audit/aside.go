@@ -49,9 +49,12 @@ func setAsideLog(dir string, now time.Time) (string, error) {
 		return "", err
 	}
 	if part == "" {
-		if part, err = makePart(dir, now); err != nil {
-			return "", err
-		}
+		part, err = makePart(dir, now)
+	} else {
+		err = checkFolder(part) // not a link: the log stays where it is
+	}
+	if err != nil {
+		return "", err
 	}
 	// The oldest first: without segment 1 no rest can pass for a log.
 	for _, name := range files {

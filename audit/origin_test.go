@@ -285,3 +285,24 @@ func TestSetAsideIsCareful(t *testing.T) {
 		t.Errorf("a loose folder: %v", err)
 	}
 }
+
+// What passes for an interrupted move must be a folder of the log's own: through
+// a link the log would leave.
+func TestSetAsideFollowsNoLink(t *testing.T) {
+	config := testConfig(t)
+	l := closed(t, config, nil, 1)
+	stop(t, l)
+	outside := t.TempDir()
+	if err := os.Symlink(outside, filepath.Join(config.Dir, "aside-20260301T120000Z.part")); err != nil {
+		t.Fatal(err)
+	}
+	if path, err := SetAside(config.Dir, asideAt); !errors.Is(err, ErrUnsafe) {
+		t.Errorf("%q, %v", path, err)
+	}
+	if moved, err := os.ReadDir(outside); len(moved) > 0 || err != nil {
+		t.Errorf("moved: %v, %v", moved, err)
+	}
+	if got := files(t, config); got != "1.jsonl 2.jsonl aside-20260301T120000Z.part" {
+		t.Error(got)
+	}
+}
