@@ -115,8 +115,15 @@ func TestRecoveryCodeUnlocks(t *testing.T) {
 	if _, err := op.Unlock(t.Context(), &operatorv1.UnlockRequest{Slot: "recovery", Secret: recovery.New().Seed()}); daemontest.Reason(err) != wire.WrongKey {
 		t.Errorf("with another code: %v", err)
 	}
+	missing := &operatorv1.UnlockRequest{Slot: "passphrase", Secret: []byte("correct horse")}
+	if _, err := op.Unlock(t.Context(), missing); daemontest.Reason(err) != wire.InvalidArgument {
+		t.Errorf("by a slot that is not there: %v", err)
+	}
 	if _, err := op.Unlock(t.Context(), &operatorv1.UnlockRequest{Slot: "recovery", Secret: code.Seed()}); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := op.Unlock(t.Context(), missing); daemontest.Reason(err) != wire.InvalidArgument {
+		t.Errorf("by a slot that is not there, while open: %v", err)
 	}
 	if got := d.Content("plan"); got != "text" {
 		t.Errorf("the content is %q", got)

@@ -113,6 +113,9 @@ func (o operator) Unlock(ctx context.Context, req *operatorv1.UnlockRequest) (*o
 	}
 	e := o.entry(ctx, kindVaultUnlock)
 	if err := d.unlock(ctx, sources, e); err != nil {
+		if errors.Is(err, vault.ErrNoSlot) {
+			return nil, keyWords(err)
+		}
 		f := asFault(err)
 		d.logger.Warn("unlocking", "code", f.Code, "error", f.Err)
 		return nil, &wire.Error{Reason: f.Code, Message: f.Err.Error()}
