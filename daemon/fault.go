@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"subjectbroker/audit"
 	"subjectbroker/proto/wire"
@@ -85,4 +86,14 @@ func refusal(err error) *wire.Error {
 		return wire.Deny(wire.AuditFailed)
 	}
 	return wire.Deny(wire.InternalError)
+}
+
+// diskWords says to the operator what the system said about a disk; other errors
+// stay as they are.
+func diskWords(doing string, err error) error {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if _, typed := errors.AsType[*wire.Error](err); typed || !ok {
+		return err
+	}
+	return &wire.Error{Reason: wire.InternalError, Message: fmt.Sprintf("%s: %v", doing, errno), Hint: "sbctl status"}
 }

@@ -185,6 +185,9 @@ func (d *Daemon) unmutate(j *journal, err error) error {
 	if _, typed := errors.AsType[*wire.Error](err); !typed && refusal(err).Reason == wire.InternalError {
 		d.logger.Error("a change was not made", "error", err)
 	}
+	if errors.Is(err, vault.ErrFailed) {
+		return diskWords("writing the vault", err)
+	}
 	return err
 }
 

@@ -52,12 +52,12 @@ func (o operator) Backup(req *operatorv1.BackupRequest, stream grpc.ServerStream
 	}
 	dir, err := os.MkdirTemp(d.home, scratchPrefix)
 	if err != nil {
-		return err
+		return diskWords("making room in "+d.home, err)
 	}
 	defer func() { _ = destroyScratch(dir) }()
 	plan, row, err := o.snapshot(stream.Context(), dir, req)
 	if err != nil {
-		return err
+		return diskWords("copying the vault within "+d.home, err)
 	}
 	var total uint64
 	for _, p := range plan.Parts {
@@ -158,7 +158,7 @@ func (o operator) VerifyBackup(stream grpc.ClientStreamingServer[operatorv1.Veri
 	}
 	dir, err := os.MkdirTemp(d.home, scratchPrefix)
 	if err != nil {
-		return err
+		return diskWords("making room in "+d.home, err)
 	}
 	defer func() { _ = destroyScratch(dir) }()
 	received := &chunkReader{stream: stream}
@@ -167,7 +167,7 @@ func (o operator) VerifyBackup(stream grpc.ClientStreamingServer[operatorv1.Veri
 		err = fmt.Errorf("%w: it is of vault %s", errOtherBackup, manifest.VaultID)
 	}
 	if err != nil {
-		return backupWords(err)
+		return backupWords(diskWords("unpacking the backup within "+d.home, err))
 	}
 	response := &operatorv1.VerifyBackupResponse{Info: manifestMessage(manifest)}
 	response.Info.Size = received.size

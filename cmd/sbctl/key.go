@@ -233,7 +233,8 @@ of the slots stay, too: to change the one in the keychain or in secret.key, add
 another slot, remove that one, and add it again.
 
 Examples:
-  sbctl key rekey && sbctl key rotate`
+  sbctl key rekey
+  sbctl key rotate`
 }
 
 type slotsView struct {
