@@ -12,6 +12,7 @@ import (
 	"time"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
 	"subjectbroker/vault/backup"
 )
@@ -97,4 +98,26 @@ func sweepScratch(home string) error {
 func destroyScratch(dir string) error {
 	_, err := vault.Destroy(filepath.Join(dir, backup.VaultPart))
 	return errors.Join(err, os.RemoveAll(dir))
+}
+
+// maxScratch is how many backups may be made and verified at once: each holds a
+// copy of the vault, for as long as its client takes.
+const maxScratch = 4
+
+// scratch makes a directory in the home for one copy, and returns what removes it.
+func (d *Daemon) scratch() (dir string, done func(), err error) {
+	if d.scratches.Add(1) > maxScratch {
+		d.scratches.Add(-1)
+		return "", nil, &wire.Error{Reason: wire.RateLimited, Message: "as many backups as may be are being made or verified: wait for one of them"}
+	}
+	if dir, err = os.MkdirTemp(d.home, scratchPrefix); err != nil {
+		d.scratches.Add(-1)
+		return "", nil, diskWords("making room in "+d.home, err)
+	}
+	return dir, func() {
+		if err := destroyScratch(dir); err != nil {
+			d.logger.Warn("removing a copy of the vault", "error", err)
+		}
+		d.scratches.Add(-1)
+	}, nil
 }

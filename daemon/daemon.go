@@ -85,6 +85,8 @@ type Daemon struct {
 	hub      *hub
 	budgets  budgets
 
+	scratches  atomic.Int32             // copies of the vault that backups hold
+	copying    sync.RWMutex             // held for reading while a backup reads the log, for writing by a prune
 	charges    atomic.Uint64            // uses of limited grants so far
 	unrecorded atomic.Uint64            // refusals while there was no log to write them to
 	correlate  atomic.Pointer[[32]byte] // key of mask; a random one until the first unlock

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -312,6 +313,38 @@ func TestBackup(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(d.Home, "scratch-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
+}
+
+// A backup that its client does not read holds up no change; a prune would take
+// its segments away, and more than a few would fill the disk with copies.
+func TestStalledBackups(t *testing.T) {
+	d := daemontest.Start(t)
+	addRecovery(t, d)
+	for i := range 16 { // more than grpc takes on its way
+		d.Put(fmt.Sprintf("large-%d", i), string(bytes.Repeat([]byte("0123456789abcdef"), 1<<16)))
+	}
+	ctx, hangUp := context.WithCancel(t.Context())
+	defer hangUp()
+	for range 4 {
+		stream, err := d.Operator().Backup(ctx, &operatorv1.BackupRequest{})
+		must(t, err)
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := backupOf(t, d, &operatorv1.BackupRequest{}); daemontest.Reason(err) != wire.RateLimited {
+		t.Errorf("one more: %v", err)
+	}
+	prune := &operatorv1.PruneAuditRequest{Copies: []*operatorv1.SegmentCopy{firstSegment(t, d)}}
+	if _, err := d.Operator().PruneAudit(t.Context(), prune); daemontest.Reason(err) != wire.InvalidArgument {
+		t.Errorf("pruning meanwhile: %v", err)
+	}
+	d.Put("small", "text")
+	hangUp()
+	eventually(t, "another backup", func() bool {
+		_, _, err := backupOf(t, d, &operatorv1.BackupRequest{})
+		return err == nil
+	})
 }
 
 // holds reports whether any file below dir holds the bytes.

@@ -50,11 +50,13 @@ func (o operator) Backup(req *operatorv1.BackupRequest, stream grpc.ServerStream
 	if err := checkNote(req.GetName()); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(d.home, scratchPrefix)
+	dir, done, err := d.scratch()
 	if err != nil {
-		return diskWords("making room in "+d.home, err)
+		return err
 	}
-	defer func() { _ = destroyScratch(dir) }()
+	defer done()
+	d.copying.RLock() // no segment is pruned meanwhile
+	defer d.copying.RUnlock()
 	plan, row, err := o.snapshot(stream.Context(), dir, req)
 	if err != nil {
 		return diskWords("copying the vault within "+d.home, err)
@@ -156,11 +158,11 @@ func (o operator) VerifyBackup(stream grpc.ClientStreamingServer[operatorv1.Veri
 	if err := d.needUnlocked(); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(d.home, scratchPrefix)
+	dir, done, err := d.scratch()
 	if err != nil {
-		return diskWords("making room in "+d.home, err)
+		return err
 	}
-	defer func() { _ = destroyScratch(dir) }()
+	defer done()
 	received := &chunkReader{stream: stream}
 	manifest, err := unpackBackup(received, dir, d.vault.UnwrapFileKey)
 	if err == nil && manifest.VaultID != d.vault.ID() {

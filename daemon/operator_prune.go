@@ -16,6 +16,10 @@ func (o operator) PruneAudit(_ context.Context, req *operatorv1.PruneAuditReques
 	if log == nil {
 		return nil, wire.Deny(wire.VaultLocked)
 	}
+	if !o.d.copying.TryLock() {
+		return nil, refuse("a backup is being made, and its copy of the log needs every segment: try again when it is done")
+	}
+	defer o.d.copying.Unlock()
 	copies := make([]audit.Copy, 0, len(req.GetCopies()))
 	for _, c := range req.GetCopies() {
 		var sum audit.Hash
