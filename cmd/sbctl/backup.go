@@ -88,8 +88,12 @@ var backupHead = []string{"BACKUP", "MADE", "ENTRY", "SIZE", "OPENED BY", "NAME"
 func (a *app) backupRows(backups []*operatorv1.BackupInfo) [][]string {
 	var rows [][]string
 	for _, b := range backups {
+		seq := ""
+		if b.GetSeq() > 0 { // a backup that was not handed out whole has none
+			seq = fmt.Sprint(b.GetSeq())
+		}
 		rows = append(rows, []string{
-			b.GetId(), a.out.When(b.GetCreated()), fmt.Sprint(b.GetSeq()), backupSize(b), strings.Join(b.GetSlots(), ", "), b.GetName(),
+			b.GetId(), a.out.When(b.GetCreated()), seq, backupSize(b), strings.Join(b.GetSlots(), ", "), b.GetName(),
 		})
 	}
 	return rows
