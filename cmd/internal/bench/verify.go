@@ -16,7 +16,7 @@ import (
 
 // measureVerify has a log of acquires, written by the real writer.
 func measureVerify(ctx context.Context, s *settings) ([]figure, error) {
-	entries := s.pick(500_000, 50_000)
+	entries := s.pick(1_000_000, 50_000)
 	dir := filepath.Join(s.dir, "log", "audit")
 	genesis, err := writeLog(ctx, dir, entries)
 	if err != nil {
