@@ -95,5 +95,9 @@ func diskWords(doing string, err error) error {
 	if _, typed := errors.AsType[*wire.Error](err); typed || !ok {
 		return err
 	}
-	return &wire.Error{Reason: wire.InternalError, Message: fmt.Sprintf("%s: %v", doing, errno), Hint: "sbctl status"}
+	reason := refusal(err).Reason
+	if errno == syscall.ENOSPC || errno == syscall.EDQUOT { // nothing is wrong with what is stored
+		reason = wire.InternalError
+	}
+	return &wire.Error{Reason: reason, Message: fmt.Sprintf("%s: %v", doing, errno), Hint: "sbctl status"}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,7 +38,7 @@ func TestWhileWriting(t *testing.T) {
 	}
 	group.Go(func() {
 		for oldest := uint32(1); !over.Load(); time.Sleep(20 * time.Millisecond) {
-			if at, _ := l.Durable(); at.Segment < oldest+4 {
+			if at, _ := l.Durable(); at.Segment < oldest+8 {
 				continue
 			}
 			if err := pruneOldest(l, config.Dir, oldest); err != nil {
@@ -56,6 +57,9 @@ func TestWhileWriting(t *testing.T) {
 	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline) || rounds < 5; rounds++ {
 		head := newest()
 		report, err := verify.Dir(t.Context(), config.Dir, verify.Options{Head: head, AllSignatures: rounds%2 == 0})
+		if err == nil && report.ExitCode() == verify.ExitUnproven && strings.Contains(strings.Join(report.Notes, "\n"), "pruned meanwhile") {
+			continue // as it may be on a machine that stood still for so long
+		}
 		if err != nil || report.ExitCode() != verify.ExitProven || report.Last.Seq < head.Seq {
 			t.Fatalf("round %d: %v, exit %d: %v", rounds, err, report.ExitCode(), &report)
 		}
