@@ -99,7 +99,7 @@ check-rules:
 
 check-scripts:
 	@if command -v shellcheck >/dev/null; then \
-		git ls-files -z | xargs -0 grep -lE '^#!.*\b(ba)?sh$$' | xargs -r shellcheck; \
+		git ls-files -z -- ':!*.txtar' | xargs -0 grep -lE '^#!.*\b(ba)?sh$$' | xargs -r shellcheck; \
 	else echo 'shellcheck is not installed: shell scripts were not checked'; [ "$${TEST_ALL:-}" != 1 ]; fi
 
 check-generated:
