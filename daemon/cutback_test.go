@@ -19,14 +19,14 @@ func TestUsesOutliveALogThatIsCutBack(t *testing.T) {
 	d.Grant("worker", "read:plan", daemontest.Uses(3))
 	run := d.Open("worker")
 	before := d.RawLog()
+	file := filepath.Join(d.Home, "vault.db")
+	used, err := os.Stat(file)
+	must(t, err)
 	for range 3 {
 		if content, reason := run.Read("plan"); content != "text" {
 			t.Fatalf("it reads %q: %s", content, reason)
 		}
 	}
-	file := filepath.Join(d.Home, "vault.db")
-	used, err := os.Stat(file)
-	must(t, err)
 	eventually(t, "a checkpoint", func() bool {
 		now, err := os.Stat(file)
 		return err == nil && now.ModTime().After(used.ModTime())
