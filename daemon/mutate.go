@@ -69,19 +69,25 @@ func (d *Daemon) mutateLocked(ctx context.Context, plan func(*state) (change, er
 	if len(c.effects) == 0 { // nothing to change
 		return nil
 	}
+	return d.commit(ctx, st, c)
+}
+
+// commit makes one change that was judged, whatever is in force. The caller holds
+// changing.mu and has settled.
+func (d *Daemon) commit(ctx context.Context, st *state, c change) (err error) {
 	j := &journal{ctx: ctx, d: d, change: c, st: st}
 	if c.commit != nil {
 		err = c.commit(j)
 	} else {
 		err = d.vault.Mutate(j, c.write)
 	}
-	if err == nil {
-		if c.after != nil {
-			c.after()
-		}
-		return nil
+	if err != nil {
+		return d.unmutate(j, err)
 	}
-	return d.unmutate(j, err)
+	if c.after != nil {
+		c.after()
+	}
+	return nil
 }
 
 // journal tells the log of one mutation.

@@ -265,17 +265,15 @@ func (d *Daemon) mark(ctx context.Context, e audit.Entry, locked bool) error {
 	if err := d.settle(); err != nil {
 		return err
 	}
-	j := &journal{ctx: ctx, d: d, change: change{effects: []*audit.Entry{&e}}, st: d.state()}
-	err := d.vault.Mutate(j, func(tx *vault.Tx) error {
-		if locked {
-			return tx.Put(bucketDaemon, rowLocked, []byte{1})
-		}
-		return tx.Delete(bucketDaemon, rowLocked)
+	return d.commit(ctx, d.state(), change{
+		effects: []*audit.Entry{&e},
+		write: func(tx *vault.Tx) error {
+			if locked {
+				return tx.Put(bucketDaemon, rowLocked, []byte{1})
+			}
+			return tx.Delete(bucketDaemon, rowLocked)
+		},
 	})
-	if err != nil {
-		return d.unmutate(j, err)
-	}
-	return nil
 }
 
 // enter goes from an unlocked vault to serving: log, reconciliation, state.
