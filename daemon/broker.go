@@ -203,7 +203,7 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 			reason := r.reason
 			r.mu.Unlock()
 			return send(runEnded(reason))
-		case <-d.stopping:
+		case <-d.life.Done():
 			return send(runEnded(wire.BrokerUnavailable))
 		case <-timer.C:
 			list = true

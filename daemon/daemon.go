@@ -96,10 +96,9 @@ type Daemon struct {
 	upkeep     *upkeep
 	heads      *headKeeper
 
-	life     context.Context //nolint:containedctx // ends when the daemon begins to stop, and with it what waits for the world outside
-	endLife  context.CancelFunc
-	stopping <-chan struct{} // life's end
-	failed   chan error      // first reason why it cannot go on
+	life    context.Context //nolint:containedctx // ends when the daemon begins to stop, and with it what waits for the world outside
+	endLife context.CancelFunc
+	failed  chan error // first reason why it cannot go on
 }
 
 // state is what is in force; empty while the vault is locked.
@@ -205,7 +204,6 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 		wanting: make(chan struct{}, 1), failed: make(chan error, 1),
 	}
 	d.life, d.endLife = context.WithCancel(context.Background())
-	d.stopping = d.life.Done()
 	d.upkeep = newUpkeep()
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
 	if d.socketDir == "" {
@@ -232,7 +230,7 @@ func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, loc
 	tasks.Go(func() { operatorServer.run(socks.operator, served) })
 	tasks.Go(func() { d.tend(lock, rotate) })
 	tasks.Go(d.keepUp)
-	d.heads.start(d.log, d.stopping)
+	d.heads.start(d.life, d.log)
 	if d.locking.waiting() {
 		tasks.Go(d.retryUnlock)
 	}

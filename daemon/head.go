@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -178,17 +177,17 @@ func (k *headKeeper) kept(vaultID, auditDir string) (*keptHead, error) {
 	return h, nil
 }
 
-// start keeps the head until the daemon stops.
-func (k *headKeeper) start(log func() *audit.Log, stopping <-chan struct{}) {
+// start keeps the head until ctx ends.
+func (k *headKeeper) start(ctx context.Context, log func() *audit.Log) {
 	if k.places.file != "" {
-		k.tasks.Go(func() { k.tendFile(log, stopping) })
+		k.tasks.Go(func() { k.tendFile(ctx, log) })
 	}
 	if len(k.places.command) > 0 {
-		k.tasks.Go(func() { k.tendCommand(log, stopping) })
+		k.tasks.Go(func() { k.tendCommand(ctx, log) })
 	}
 }
 
-func (k *headKeeper) tendFile(log func() *audit.Log, stopping <-chan struct{}) {
+func (k *headKeeper) tendFile(ctx context.Context, log func() *audit.Log) {
 	tick := time.NewTicker(headPeriod)
 	defer tick.Stop()
 	for {
@@ -196,7 +195,7 @@ func (k *headKeeper) tendFile(log func() *audit.Log, stopping <-chan struct{}) {
 			k.toFile(log.Head())
 		}
 		select {
-		case <-stopping:
+		case <-ctx.Done():
 			return
 		case <-k.kick:
 		case <-tick.C:
@@ -204,16 +203,7 @@ func (k *headKeeper) tendFile(log func() *audit.Log, stopping <-chan struct{}) {
 	}
 }
 
-func (k *headKeeper) tendCommand(log func() *audit.Log, stopping <-chan struct{}) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-stopping:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
+func (k *headKeeper) tendCommand(ctx context.Context, log func() *audit.Log) {
 	tick := time.NewTicker(headCommandPeriod)
 	defer tick.Stop()
 	for {
@@ -221,7 +211,7 @@ func (k *headKeeper) tendCommand(log func() *audit.Log, stopping <-chan struct{}
 			k.toCommand(ctx, log.Head(), headCommandLimit)
 		}
 		select {
-		case <-stopping:
+		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
@@ -271,7 +261,8 @@ func (k *headKeeper) toFile(head audit.Head) {
 	if done {
 		return
 	}
-	err := writeOutside(k.places.file, newKeptHead(head, k.now()).line())
+	// Others may read it: it is there to be copied, and holds nothing secret.
+	err := writeDurably(k.places.file, 0o644, bytes.NewReader(newKeptHead(head, k.now()).line()))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.file.tell("headFile", head.Seq, err)
@@ -342,48 +333,6 @@ func (k *headKeeper) stop(head audit.Head) {
 	case <-done:
 	case <-ctx.Done():
 	}
-}
-
-// writeOutside replaces a file by a durable new one: temporary file beside it,
-// fsync, rename, fsync of the folder. Others may read it: it is there to be
-// copied, and holds nothing secret.
-func writeOutside(path string, content []byte) (err error) {
-	temporary := path + ".new"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(content)
-	if err == nil {
-		err = file.Chmod(0o644) // whatever the umask
-	}
-	if err == nil {
-		err = file.Sync()
-	}
-	if errClose := file.Close(); err == nil {
-		err = errClose
-	}
-	if err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		_ = os.Remove(temporary)
-		return err
-	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// syncFolder makes names in a folder durable.
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // runHeadCommand gives a head to a program of the operator's, on stdin. It gets

@@ -118,7 +118,7 @@ func (d *Daemon) followLog(ctx context.Context, log *audit.Log, from uint64, fn 
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-d.stopping:
+		case <-d.life.Done():
 			return nil
 		case <-changed:
 		}

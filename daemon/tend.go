@@ -27,7 +27,7 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 	var lastSeq, lastCharges uint64
 	for {
 		select {
-		case <-d.stopping:
+		case <-d.life.Done():
 			return
 		case <-rotate:
 			d.rotate()

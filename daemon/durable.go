@@ -2,24 +2,25 @@ package daemon
 
 import (
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
 
-// copyDurably copies a file to a path where none is, 0600. The copy is whole and
-// survives a power cut, or is not there: it is written under a temporary name,
-// synced, renamed, and the folder is synced.
+// copyDurably copies a file to a path where none is, 0600, as writeDurably does.
 func copyDurably(from, to string) error {
 	source, err := openPlain(from)
 	if err != nil {
 		return err
 	}
 	defer source.Close()
-	return writeDurably(to, source)
+	return writeDurably(to, 0o600, source)
 }
 
-// writeDurably is copyDurably for what comes from a reader.
-func writeDurably(to string, content io.Reader) error {
+// writeDurably puts a file with exactly mode in place of what is at a path. It is
+// whole and survives a power cut, or what was there stays: it is written under a
+// temporary name, synced, renamed, and the folder is synced.
+func writeDurably(to string, mode fs.FileMode, content io.Reader) error {
 	temporary := to + ".part"
 	if err := os.Remove(temporary); err != nil && !os.IsNotExist(err) {
 		return err
@@ -29,6 +30,9 @@ func writeDurably(to string, content io.Reader) error {
 		return err
 	}
 	_, err = io.Copy(file, content)
+	if err == nil {
+		err = file.Chmod(mode) // whatever the umask
+	}
 	if err == nil {
 		err = file.Sync()
 	}
@@ -43,4 +47,14 @@ func writeDurably(to string, content io.Reader) error {
 		return err
 	}
 	return syncFolder(filepath.Dir(to))
+}
+
+// syncFolder makes names in a folder durable.
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
 }
