@@ -101,18 +101,14 @@ func (o *Offline) unlock(ctx context.Context, v *vault.Vault) ([]keyFault, error
 
 // unlockAlone tries the sources that need no person.
 func (o *Offline) unlockAlone(ctx context.Context, v *vault.Vault) (faults []keyFault, err error) {
-	for _, slot := range v.Slots() {
-		source, err := sourceOf(slot.Kind, o.Home, o.keychild(), keysource.Timeout)
-		if err != nil {
-			continue // a person's
-		}
+	for _, source := range sourcesOf(v, o.Home, o.keychild(), keysource.Timeout) {
 		if err = v.UnlockWith(ctx, source); err == nil {
 			return faults, nil
 		}
 		if !isKeyFault(err) {
 			return faults, err
 		}
-		faults = append(faults, keyFault{slot.Kind, err})
+		faults = append(faults, keyFault{source.Kind(), err})
 	}
 	if len(faults) > 0 {
 		return faults, hinted(v, o.Home, faults[0].err)

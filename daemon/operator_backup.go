@@ -253,26 +253,14 @@ func writePart(path string, from io.Reader) error {
 // verifyCopy opens every row and content of a vault that was unpacked, with the
 // first of keys that opens it, and counts the contents.
 func verifyCopy(ctx context.Context, file string, manifest backup.Manifest, keys []vault.KeySource) (contents uint64, err error) {
-	v, err := vault.OpenLocked(vault.Config{File: file, ReadOnly: true, MaxContent: vault.HardMaxContent})
-	if err != nil {
+	v, err := openCopy(ctx, file, manifest, keys...)
+	switch {
+	case err != nil && ofKey(err):
+		return 0, errOlderKeys
+	case err != nil:
 		return 0, err
 	}
 	defer v.Close()
-	for _, key := range keys {
-		err := v.UnlockWith(ctx, key)
-		if err == nil {
-			break
-		}
-		if !isKeyFault(err) && !errors.Is(err, vault.ErrKeySource) {
-			return 0, err
-		}
-	}
-	if v.Locked() {
-		return 0, errOlderKeys
-	}
-	if v.ID() != manifest.VaultID || v.State().Generation != manifest.Generation {
-		return 0, fmt.Errorf("%w: the vault in it is not the one that it names", backup.ErrDamaged)
-	}
 	if err := v.Verify(true, nil); err != nil {
 		return 0, err
 	}
@@ -281,6 +269,31 @@ func verifyCopy(ctx context.Context, file string, manifest backup.Manifest, keys
 	})
 	return contents, err
 }
+
+// openCopy opens a vault that was unpacked with the first of keys that can. When
+// none does, it says why the last one did not.
+func openCopy(ctx context.Context, file string, manifest backup.Manifest, keys ...vault.KeySource) (*vault.Vault, error) {
+	v, err := vault.OpenLocked(vault.Config{File: file, ReadOnly: true, MaxContent: vault.HardMaxContent})
+	if err != nil {
+		return nil, err
+	}
+	err = vault.ErrKeyUnavailable
+	for _, key := range keys {
+		if err = v.UnlockWith(ctx, key); err == nil || !ofKey(err) {
+			break
+		}
+	}
+	if err == nil && (v.ID() != manifest.VaultID || v.State().Generation != manifest.Generation) {
+		err = fmt.Errorf("%w: the vault in it is not the one that it names", backup.ErrDamaged)
+	}
+	if err != nil {
+		return nil, errors.Join(err, v.Close())
+	}
+	return v, nil
+}
+
+// ofKey reports that another key may open what this one does not.
+func ofKey(err error) bool { return isKeyFault(err) || errors.Is(err, vault.ErrKeySource) }
 
 // verifyCopiedLog verifies a log that was unpacked, up to the head that the
 // manifest names.

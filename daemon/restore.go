@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -312,17 +311,11 @@ func (noSecret) Remove(context.Context, string) error { return errNoSecret }
 // pins are of another moment, or of another machine. A content that was damaged
 // before the backup was made is told and does not hold up the rest.
 func (o *Offline) inspectCopy(ctx context.Context, file string, manifest backup.Manifest, source vault.KeySource) error {
-	v, err := vault.OpenLocked(vault.Config{File: file, ReadOnly: true, Now: o.Now})
+	v, err := openCopy(ctx, file, manifest, source)
 	if err != nil {
 		return err
 	}
 	defer v.Close()
-	if err := v.UnlockWith(ctx, source); err != nil {
-		return err
-	}
-	if v.ID() != manifest.VaultID || v.State().Generation != manifest.Generation {
-		return fmt.Errorf("%w: the vault in it is not the one that it names", backup.ErrDamaged)
-	}
 	tell := o.progress("vault")
 	damaged := v.Verify(true, func(done, total int) { tell(int64(done), int64(total)) })
 	if damaged != nil {

@@ -139,9 +139,13 @@ func (d *Daemon) openVault(ctx context.Context, cfg Config, settings fileConfig)
 // sources are the stores of the vault's slots that open without a person, in
 // the order in which they are tried. limit bounds one use of the keychain.
 func (d *Daemon) sources(limit time.Duration) []vault.KeySource {
+	return sourcesOf(d.vault, d.home, d.keychild, limit)
+}
+
+func sourcesOf(v *vault.Vault, home string, child keysource.Command, limit time.Duration) []vault.KeySource {
 	var sources []vault.KeySource
-	for _, slot := range d.vault.Slots() {
-		if source, err := d.source(slot.Kind, limit); err == nil {
+	for _, slot := range v.Slots() {
+		if source, err := sourceOf(slot.Kind, home, child, limit); err == nil { // else a person's
 			sources = append(sources, source)
 		}
 	}
