@@ -2,7 +2,6 @@ package vault
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 )
@@ -23,7 +22,7 @@ func (v *Vault) ReplaceKeySlots(ctx context.Context, j Journal, src KeySource) (
 	return slot, nil
 }
 
-func (v *Vault) replaceKeySlots(ctx context.Context, j Journal, src KeySource) (made Slot, err error) {
+func (v *Vault) replaceKeySlots(ctx context.Context, j Journal, src KeySource) (Slot, error) {
 	kind := src.Kind()
 	if !keyed(kind) {
 		return Slot{}, fmt.Errorf("%w: kind %q of a key source", ErrInvalid, kind)
@@ -34,28 +33,13 @@ func (v *Vault) replaceKeySlots(ctx context.Context, j Journal, src KeySource) (
 	if len(v.Recipients()) == 0 {
 		return Slot{}, ErrLastSlot
 	}
-	key, err := v.slotKey(ctx, src)
-	if err != nil {
-		return Slot{}, err
-	}
-	defer clear(key)
-	v.cfg.step("stored")
-	err = v.mutateKeys(j, func(c *keyChange) error {
+	return v.storeSlot(ctx, j, src, func(c *keyChange, key []byte) (Slot, error) {
 		c.slots = slices.DeleteFunc(c.slots, func(s slotRow) bool { return keyed(s.Kind) })
 		slot, err := c.add(kind)
 		if err != nil {
-			return err
+			return Slot{}, err
 		}
-		made = slot.Slot
-		return c.rekey(slotKeySet{kind: key})
+		made := slot.Slot
+		return made, c.rekey(slotKeySet{kind: key})
 	})
-	if err != nil && !errors.Is(err, ErrNotRecorded) {
-		return Slot{}, err
-	}
-	if c, ok := src.(Committer); ok {
-		if commitErr := c.Commit(ctx, v.id); commitErr != nil {
-			return made, and(err, commitErr)
-		}
-	}
-	return made, err
 }

@@ -67,7 +67,7 @@ func (v *Vault) AddSlot(ctx context.Context, j Journal, src KeySource) (Slot, er
 	return slot, nil
 }
 
-func (v *Vault) addSlot(ctx context.Context, j Journal, src KeySource) (added Slot, err error) {
+func (v *Vault) addSlot(ctx context.Context, j Journal, src KeySource) (Slot, error) {
 	kind := src.Kind()
 	if !keyed(kind) {
 		return Slot{}, fmt.Errorf("%w: kind %q of a key source", ErrInvalid, kind)
@@ -75,20 +75,27 @@ func (v *Vault) addSlot(ctx context.Context, j Journal, src KeySource) (added Sl
 	if err := v.mayAdd(kind); err != nil {
 		return Slot{}, err
 	}
+	return v.storeSlot(ctx, j, src, func(c *keyChange, key []byte) (Slot, error) {
+		slot, err := c.add(kind)
+		if err != nil {
+			return Slot{}, err
+		}
+		slot.value = keyedValue(slot.Slot, c.root, key, v.id)
+		return slot.Slot, nil
+	})
+}
+
+// storeSlot makes a slot with the key that src has, or gets: change adds it.
+func (v *Vault) storeSlot(ctx context.Context, j Journal, src KeySource, change func(c *keyChange, key []byte) (Slot, error)) (made Slot, err error) {
 	key, err := v.slotKey(ctx, src)
 	if err != nil {
 		return Slot{}, err
 	}
 	defer clear(key)
 	v.cfg.step("stored")
-	err = v.mutateKeys(j, func(c *keyChange) error {
-		slot, err := c.add(kind)
-		if err != nil {
-			return err
-		}
-		slot.value = keyedValue(slot.Slot, c.root, key, v.id)
-		added = slot.Slot
-		return nil
+	err = v.mutateKeys(j, func(c *keyChange) (err error) {
+		made, err = change(c, key)
+		return err
 	})
 	if err != nil && !errors.Is(err, ErrNotRecorded) {
 		return Slot{}, err
@@ -96,10 +103,10 @@ func (v *Vault) addSlot(ctx context.Context, j Journal, src KeySource) (added Sl
 	v.cfg.step("added")
 	if c, ok := src.(Committer); ok {
 		if commitErr := c.Commit(ctx, v.id); commitErr != nil {
-			return added, and(err, commitErr)
+			return made, and(err, commitErr)
 		}
 	}
-	return added, err
+	return made, err
 }
 
 // mayAdd finds what can be found before anybody is asked for anything.
