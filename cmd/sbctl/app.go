@@ -12,6 +12,7 @@ import (
 
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker/client"
 )
@@ -32,7 +33,7 @@ type app struct {
 	out    *ui.Printer
 	now    func() time.Time
 	model  *kong.Application
-	tty    func() (*ui.TTY, error)
+	tty    func() (*terminal.TTY, error)
 
 	conn *grpc.ClientConn
 }
@@ -122,7 +123,7 @@ func (a *app) confirm(ctx context.Context, doing, question string) error {
 		return refuse(doing, "this cannot be undone and there is no terminal to ask on: add --yes")
 	}
 	defer func() { _ = tty.Close() }()
-	yes, err := tty.Confirm(ctx, question)
+	yes, err := tty.Confirm(ctx, ui.Safe(question))
 	if err != nil {
 		return fail(err, "%s", doing)
 	}

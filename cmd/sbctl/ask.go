@@ -8,11 +8,10 @@ import (
 	"io"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"subjectbroker/cmd/sbctl/internal/content"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/proto/recovery"
+	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
 )
 
@@ -130,7 +129,7 @@ func (a *app) askSecret(ctx context.Context, doing, option, prompt string) (cont
 		return nil, refuse(doing, "there is no terminal to ask on: use %s N", option)
 	}
 	defer func() { _ = tty.Close() }()
-	typed, err := tty.ReadSecret(ctx, prompt)
+	typed, err := tty.ReadSecret(ctx, ui.Safe(prompt))
 	if errors.Is(err, io.EOF) || err == nil && len(typed) == 0 {
 		return nil, refuse(doing, "nothing was typed")
 	}
@@ -156,25 +155,14 @@ func passphraseFrom(doing string, fd int) (content.Bytes, error) {
 	return text, nil
 }
 
-// inherited says whether whoever started us opened fd for us. What the runtime
-// opened for itself, such as the limits of our control group, closes on exec,
-// and must not be taken for a secret.
-func inherited(fd int) bool {
-	if fd < 0 {
-		return false
-	}
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	return err == nil && flags&unix.FD_CLOEXEC == 0
-}
-
 // readDescriptor reads a descriptor to its end. It stays open: closing one that
 // turns out to be the runtime's own would do harm.
 func readDescriptor(doing, option string, fd int) (content.Bytes, error) {
-	if !inherited(fd) {
+	if !terminal.Inherited(fd) {
 		return nil, refuse(doing, "%s: no descriptor %d was opened for sbctl", option, fd)
 	}
 	file := os.NewFile(uintptr(fd), fmt.Sprintf("descriptor %d", fd))
-	if ui.IsTerminal(file) {
+	if terminal.Is(file) {
 		return nil, refuse(doing, "%s: descriptor %d is a terminal, where it would be shown: leave the option out to be asked", option, fd)
 	}
 	text, more, err := content.Read(file, maxPassphrase)

@@ -16,6 +16,7 @@ import (
 	"subjectbroker/cmd/sbctl/internal/manual"
 	"subjectbroker/cmd/sbctl/internal/nearest"
 	"subjectbroker/cmd/sbctl/internal/ui"
+	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
 )
 
@@ -136,7 +137,7 @@ func asksVersion(args []string) bool {
 
 // run is sbctl: it parses args, does what they say, and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now, tty: ui.OpenTTY}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now, tty: terminal.Open}
 	return a.run(ctx, args)
 }
 
@@ -176,7 +177,7 @@ func (a *app) parseAndRun(ctx context.Context, args []string) error {
 	}
 	a.opts = commands.globals
 	a.out = &ui.Printer{
-		Out: a.stdout, Format: a.opts.Output, Quiet: a.opts.Quiet, Wide: ui.IsTerminal(a.stdout), Now: a.now,
+		Out: a.stdout, Format: a.opts.Output, Quiet: a.opts.Quiet, Wide: terminal.Is(a.stdout), Now: a.now,
 	}
 	kctx.BindTo(ctx, (*context.Context)(nil))
 	return a.suggest(ctx, args, kctx.Run())

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/proto/recovery"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/terminal"
 )
 
 type keyRecoveryCmd struct {
@@ -70,7 +70,7 @@ func (a *app) newRecoveryCode(ctx context.Context, doing string) error {
 
 // addRecoveryCode shows a new code and then puts it in force. In this order
 // there is never a code in force that nobody has seen.
-func (a *app) addRecoveryCode(ctx context.Context, doing string, tty *ui.TTY) (*operatorv1.AddSlotResponse, error) {
+func (a *app) addRecoveryCode(ctx context.Context, doing string, tty *terminal.TTY) (*operatorv1.AddSlotResponse, error) {
 	code := recovery.New()
 	defer code.Wipe()
 	_, err := fmt.Fprintf(tty, "\nRecovery code, shown this once:\n\n    %s\n\n%s\n\n", code.Text(), keepCode)

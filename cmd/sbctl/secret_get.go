@@ -9,6 +9,7 @@ import (
 	"subjectbroker/cmd/sbctl/internal/content"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
 )
 
@@ -45,7 +46,7 @@ type contentView struct {
 // Run discloses the content.
 func (c secretGetCmd) Run(ctx context.Context, a *app) error {
 	doing := "reading " + c.Name
-	terminal := ui.IsTerminal(a.stdout)
+	terminal := terminal.Is(a.stdout)
 	if terminal && !a.out.Quiet {
 		// Asked before, so that a refusal discloses and records nothing.
 		kind, err := a.kindOf(ctx, doing, c.Name)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"subjectbroker/cmd/sbctl/internal/content"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
 )
 
@@ -146,7 +148,10 @@ func (a *app) typed(ctx context.Context, doing, name string) (content.Bytes, err
 		return nil, refuse(doing, "there is no terminal to type the content on: use --from-file F, or - for standard input")
 	}
 	defer func() { _ = tty.Close() }()
-	bytes, err := tty.ReadSecret(ctx, "Content of "+name)
+	bytes, err := tty.ReadSecret(ctx, ui.Safe("Content of "+name))
+	if errors.Is(err, terminal.ErrTooLong) {
+		return nil, refuse(doing, "%v: use --from-file or standard input", err)
+	}
 	if err != nil {
 		return nil, refuse(doing, "%v", err)
 	}

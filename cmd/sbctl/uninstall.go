@@ -170,7 +170,7 @@ func (a *app) offerBackup(ctx context.Context, doing string, plan *uninstallPlan
 		return "", fail(err, "%s", doing)
 	}
 	path := filepath.Join(here, "subject-broker-"+a.now().Format(time.DateOnly)+".sbb")
-	yes, err := tty.Confirm(ctx, "Make a backup first, "+path+"?")
+	yes, err := tty.Confirm(ctx, ui.Safe("Make a backup first, "+path+"?"))
 	if err != nil || !yes {
 		return "", fail(err, "%s", doing)
 	}

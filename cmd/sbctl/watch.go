@@ -12,6 +12,7 @@ import (
 	"subjectbroker/cmd/sbctl/internal/screen"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/terminal"
 )
 
 type watchCmd struct{}
@@ -48,7 +49,7 @@ func (watchCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return fail(err, doing)
 	}
-	if a.out.Format == ui.JSON || a.out.Quiet || !ui.IsTerminal(a.stdout) {
+	if a.out.Format == ui.JSON || a.out.Quiet || !terminal.Is(a.stdout) {
 		err = a.watchLines(events)
 	} else {
 		err = a.watchScreen(ctx, events)

@@ -15,9 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/term"
-
 	"subjectbroker/daemon"
+	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
 )
 
@@ -105,7 +104,7 @@ func serve(ctx context.Context, f flags, stderr io.Writer) int {
 func handler(format string, stderr io.Writer) slog.Handler {
 	if format == "" {
 		format = "json"
-		if file, ok := stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		if terminal.Is(stderr) {
 			format = "text"
 		}
 	}

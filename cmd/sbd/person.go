@@ -1,25 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"subjectbroker/daemon"
 	"subjectbroker/proto/recovery"
+	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
 )
-
-// terminal is where people are asked: never stdin, which may be a file.
-const terminal = "/dev/tty"
 
 // maxSecret is the longest passphrase or code that is read, in bytes.
 const maxSecret = 1024
@@ -44,54 +39,20 @@ func (p person) Confirm(question string) (bool, error) {
 		return false, err
 	}
 	defer tty.Close()
-	fmt.Fprintf(tty, "%s [y/N] ", question)
-	line, err := p.wait(tty, func() ([]byte, error) {
-		return bufio.NewReader(io.LimitReader(tty, maxSecret)).ReadBytes('\n')
-	})
-	if err != nil && !errors.Is(err, io.EOF) { // no answer is a no
-		return false, fmt.Errorf("reading the answer: %w", err)
-	}
-	answer := strings.ToLower(strings.TrimSpace(string(line)))
-	return answer == "y" || answer == "yes", nil
-}
-
-// wait is read, unless the person interrupts it: then the terminal is put back as
-// it was. The read itself cannot be ended and ends with the process.
-func (p person) wait(tty *os.File, read func() ([]byte, error)) ([]byte, error) {
-	before, err := term.GetState(int(tty.Fd()))
-	if err != nil {
-		return nil, err
-	}
-	type result struct {
-		line []byte
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		line, err := read()
-		done <- result{line, err}
-	}()
-	select {
-	case r := <-done:
-		return r.line, r.err
-	case <-p.ctx.Done():
-		_ = term.Restore(int(tty.Fd()), before)
-		fmt.Fprintln(tty)
-		return nil, p.ctx.Err()
-	}
+	return tty.Confirm(p.ctx, question)
 }
 
 // Secret implements daemon.Person.
 func (p person) Secret(kind string) ([]byte, error) {
 	if kind == slotPassphrase {
-		typed, err := p.read(p.passphraseFD, "Passphrase: ", "or say --passphrase-fd N")
+		typed, err := p.read(p.passphraseFD, "Passphrase", "or say --passphrase-fd N")
 		if err == nil && len(typed) == 0 {
 			err = refused("the passphrase is empty")
 		}
 		return typed, err
 	}
 	for attempt := 1; ; attempt++ {
-		typed, err := p.read(p.recoveryCodeFD, "Recovery code: ", "or say --recovery-code-fd N")
+		typed, err := p.read(p.recoveryCodeFD, "Recovery code", "or say --recovery-code-fd N")
 		if err != nil {
 			return nil, err
 		}
@@ -121,35 +82,13 @@ func (p person) read(fd int, prompt, instead string) ([]byte, error) {
 		return nil, err
 	}
 	defer tty.Close()
-	typed, err := p.wait(tty, func() ([]byte, error) {
-		// Nothing is shown from before the question on: whoever answers at once, by
-		// pasting, must not see the answer either.
-		shown, err := term.MakeRaw(int(tty.Fd()))
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = term.Restore(int(tty.Fd()), shown) }()
-		fmt.Fprint(tty, prompt)
-		return term.ReadPassword(int(tty.Fd()))
-	})
-	fmt.Fprintln(tty)
-	if err != nil {
-		return nil, fmt.Errorf("reading from the terminal: %w", err)
-	}
-	return typed, nil
-}
-
-// inherited says whether whoever started us opened fd for us. What the runtime
-// opened for itself closes on exec, and must not be taken for a secret.
-func inherited(fd int) bool {
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	return err == nil && flags&unix.FD_CLOEXEC == 0
+	return tty.ReadSecret(p.ctx, prompt)
 }
 
 // readDescriptor reads what another program has written, up to its end or the
 // end of the line.
 func readDescriptor(fd int) ([]byte, error) {
-	if !inherited(fd) {
+	if !terminal.Inherited(fd) {
 		return nil, refused("no descriptor %d was opened for sbd", fd)
 	}
 	if term.IsTerminal(fd) {
@@ -186,8 +125,8 @@ func readDescriptor(fd int) ([]byte, error) {
 	return buffer[:n], nil
 }
 
-func openTerminal(instead string) (*os.File, error) {
-	tty, err := os.OpenFile(terminal, os.O_RDWR, 0)
+func openTerminal(instead string) (*terminal.TTY, error) {
+	tty, err := terminal.Open()
 	if err != nil {
 		return nil, refused("there is no terminal to ask at: run this at one, %s", instead)
 	}

@@ -3,10 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"time"
 
-	"golang.org/x/term"
+	"subjectbroker/proto/terminal"
 )
 
 // progressEvery is how often the line changes.
@@ -21,8 +20,8 @@ type progress struct {
 
 func newProgress(stderr io.Writer) *progress {
 	p := &progress{next: time.Now().Add(progressEvery)}
-	if file, ok := stderr.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		p.to = file
+	if terminal.Is(stderr) {
+		p.to = stderr
 	}
 	return p
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"subjectbroker/proto/terminal"
 )
 
 // progressEvery bounds how often progress is drawn.
@@ -21,7 +23,7 @@ type Progress struct {
 // NewProgress makes a progress that is shown on out when out is a terminal.
 func NewProgress(out io.Writer, what string) *Progress {
 	p := &Progress{what: what, last: time.Now()}
-	if IsTerminal(out) {
+	if terminal.Is(out) {
 		p.out = out
 	}
 	return p

@@ -1,4 +1,14 @@
-package ui
+// Package terminal asks a person at the terminal, in the same way in every
+// program.
+//
+// The rules: people are asked on the controlling terminal, whatever standard
+// input and output are connected to, so that questions and what is typed never mix
+// with data. No answer is a no. What is secret is not shown, from before the
+// question on. An interrupt ends a question, and leaves the terminal as it was.
+//
+// It shows what it is given: whoever asks about a name that somebody else chose
+// makes it printable first.
+package terminal
 
 import (
 	"bufio"
@@ -10,29 +20,31 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
 
-// ErrNoTerminal is returned when a person must be asked and there is nobody to ask.
-var ErrNoTerminal = errors.New("there is no terminal to ask on")
+// ErrNone is returned when a person must be asked and there is nobody to ask.
+var ErrNone = errors.New("there is no terminal to ask on")
+
+// ErrTooLong is returned for a line that the terminal itself has cut off.
+var ErrTooLong = fmt.Errorf("a terminal cuts lines off at %d bytes", maxTyped)
 
 // maxTyped is the longest line that a terminal in its usual mode hands over,
 // in bytes (MAX_CANON less its newline); it cuts longer ones off silently.
 const maxTyped = 4094
 
-// TTY is the controlling terminal: where people are asked, whatever standard
-// input and output are connected to. The rules: questions and what is typed
-// never mix with data; no answer is a no.
+// TTY is the controlling terminal.
 type TTY struct {
 	file *os.File
 }
 
-// OpenTTY opens the controlling terminal. It returns ErrNoTerminal when the
-// process has none.
-func OpenTTY() (*TTY, error) {
+// Open opens the controlling terminal. It returns ErrNone when the process has
+// none.
+func Open() (*TTY, error) {
 	file, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	if err != nil {
-		return nil, ErrNoTerminal
+		return nil, ErrNone
 	}
 	return &TTY{file: file}, nil
 }
@@ -45,7 +57,7 @@ func (t *TTY) Write(text []byte) (int, error) { return t.file.Write(text) }
 
 // Confirm asks a question and says whether the answer was yes.
 func (t *TTY) Confirm(ctx context.Context, question string) (bool, error) {
-	if _, err := fmt.Fprintf(t.file, "%s [y/N] ", Safe(question)); err != nil {
+	if _, err := fmt.Fprintf(t.file, "%s [y/N] ", question); err != nil {
 		return false, fmt.Errorf("asking on the terminal: %w", err)
 	}
 	answer, err := t.wait(ctx, func() ([]byte, error) {
@@ -91,7 +103,7 @@ func (t *TTY) wait(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 }
 
 // ReadSecret asks for one line that is not shown while it is typed. The caller
-// wipes it.
+// wipes it. ErrTooLong.
 func (t *TTY) ReadSecret(ctx context.Context, prompt string) ([]byte, error) {
 	typed, err := t.wait(ctx, func() ([]byte, error) {
 		// Nothing is shown from before the question on: whoever answers at once, by
@@ -101,7 +113,7 @@ func (t *TTY) ReadSecret(ctx context.Context, prompt string) ([]byte, error) {
 			return nil, err
 		}
 		defer func() { _ = term.Restore(int(t.file.Fd()), shown) }()
-		if _, err := fmt.Fprintf(t.file, "%s: ", Safe(prompt)); err != nil {
+		if _, err := fmt.Fprintf(t.file, "%s: ", prompt); err != nil {
 			return nil, err
 		}
 		return term.ReadPassword(int(t.file.Fd()))
@@ -112,13 +124,24 @@ func (t *TTY) ReadSecret(ctx context.Context, prompt string) ([]byte, error) {
 	}
 	if len(typed) >= maxTyped {
 		clear(typed)
-		return nil, fmt.Errorf("a terminal cuts lines off at %d bytes: use --from-file or standard input", maxTyped)
+		return nil, ErrTooLong
 	}
 	return typed, nil
 }
 
-// IsTerminal says whether stream is a terminal.
-func IsTerminal(stream any) bool {
+// Is says whether stream is a terminal.
+func Is(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// Inherited says whether whoever started this process opened fd for it. What the
+// runtime opened for itself, such as the limits of the control group, closes on
+// exec, and must not be taken for a secret.
+func Inherited(fd int) bool {
+	if fd < 0 {
+		return false
+	}
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	return err == nil && flags&unix.FD_CLOEXEC == 0
 }
