@@ -38,7 +38,7 @@ func (p person) Confirm(question string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer tty.Close()
+	defer func() { _ = tty.Close() }()
 	return tty.Confirm(p.ctx, question)
 }
 
@@ -81,7 +81,7 @@ func (p person) read(fd int, prompt, instead string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer tty.Close()
+	defer func() { _ = tty.Close() }()
 	return tty.ReadSecret(p.ctx, prompt)
 }
 
