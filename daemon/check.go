@@ -1,16 +1,10 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"strconv"
-	"strings"
 
 	"subjectbroker/audit/verify"
 	"subjectbroker/proto/wire"
@@ -139,51 +133,23 @@ func (o *Offline) examined(x *examination, expect *verify.Point) error {
 	return nil
 }
 
-// parseExpect reads SEQ:HASH, or a file with that or with a head as headFile
-// and `sbctl audit head -o json` write it, or many of them, one a line; nil for
-// nothing.
+// parseExpect reads SEQ:HASH, or a file with heads; nil for nothing.
 func parseExpect(text string) (*verify.Point, error) {
 	if text == "" {
 		return nil, nil
 	}
-	if p := parsePoint(text); p != nil {
-		return p, nil
-	}
-	raw, err := os.ReadFile(text)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault(wire.InvalidArgument, "--expect is SEQ:HASH, with 64 hex digits, or a file with a head; there is no file %s", text)
-	}
-	if err != nil {
-		return nil, fault(wire.InvalidArgument, "--expect: %w", err)
-	}
-	if p := parsePoint(strings.TrimSpace(string(raw))); p != nil {
-		return p, nil
-	}
-	var head struct {
-		Seq  uint64 `json:"seq"`
-		Hash string `json:"hash"`
-	}
-	last := bytes.TrimSpace(raw)
-	if !json.Valid(last) { // many heads, one a line: the last one counts
-		last = last[bytes.LastIndexByte(last, '\n')+1:]
-	}
-	if err := json.Unmarshal(last, &head); err == nil {
-		if p := parsePoint(fmt.Sprintf("%d:%s", head.Seq, head.Hash)); p != nil {
-			return p, nil
+	point, ok := verify.ParsePoint(text)
+	if !ok {
+		var err error
+		point, _, err = verify.ReadNoted(text)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, fault(wire.InvalidArgument, "--expect is SEQ:HASH, with 64 hex digits, or a file with a head; there is no file %s", text)
+		case errors.Is(err, verify.ErrNoHead):
+			return nil, fault(wire.InvalidArgument, "--expect: %s holds no head", text)
+		case err != nil:
+			return nil, fault(wire.InvalidArgument, "--expect: %w", err)
 		}
 	}
-	return nil, fault(wire.InvalidArgument, "--expect: %s holds no head", text)
-}
-
-// parsePoint reads SEQ:HASH; nil for anything else.
-func parsePoint(text string) *verify.Point {
-	digits, hash, _ := strings.Cut(text, ":")
-	seq, err := strconv.ParseUint(digits, 10, 64)
-	if err != nil || seq == 0 || len(hash) != 64 {
-		return nil
-	}
-	if _, err := hex.DecodeString(hash); err != nil {
-		return nil
-	}
-	return &verify.Point{Seq: seq, Hash: strings.ToLower(hash)}
+	return &point, nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -117,6 +118,10 @@ func TestExpectation(t *testing.T) {
 		}
 		return name
 	}
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	head := func(seq int) string {
 		return fmt.Sprintf(`{"genesis":"gg","vault":"v","segment":1,"seq":%d,"hash":"%s","sig":"s","timestamp":"t"}`, seq, hash)
 	}
@@ -135,6 +140,7 @@ func TestExpectation(t *testing.T) {
 		{"half a head", write(head(7)[:40]), "", 0},
 		{"no file", filepath.Join(t.TempDir(), "none"), "", 0},
 		{"a directory", t.TempDir(), "", 0},
+		{"a FIFO, which nobody writes to", fifo, "", 0},
 		{"a number too large", "99999999999999999999:" + hash, "", 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
