@@ -79,7 +79,7 @@ type Daemon struct {
 	mu       sync.Mutex
 	operator *grpc.ClientConn
 	conns    []*grpc.ClientConn
-	messages *messages
+	messages *Output
 	genesis  string
 }
 
@@ -124,7 +124,7 @@ func begin(t testing.TB, options Options, start func(*Daemon) engine) *Daemon {
 		home = NewHome(t)
 	}
 	d := &Daemon{
-		Places: client.Places{Home: home, SocketDir: options.SocketDir}, t: t, options: options, start: start, messages: &messages{},
+		Places: client.Places{Home: home, SocketDir: options.SocketDir}, t: t, options: options, start: start, messages: &Output{},
 	}
 	if d.SocketDir == "" {
 		d.SocketDir = filepath.Join(home, "run")

@@ -207,20 +207,22 @@ func (d *Daemon) PID() int {
 	return os.Getpid()
 }
 
-// messages collects what a daemon logs. It is safe for concurrent use.
-type messages struct {
+// Output collects what a process says. It is safe for concurrent use.
+type Output struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (m *messages) Write(p []byte) (int, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.text.Write(p)
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
 }
 
-func (m *messages) String() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.text.String()
+// String is everything so far.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }

@@ -94,7 +94,7 @@ func repair(t *testing.T, s *score, prepare func(*disk), secret []byte, verb str
 				return cmd
 			}
 			dying := command(verb, args...)
-			var said output
+			var said daemontest.Output
 			dying.Stdout, dying.Stderr = &said, &said
 			stepper := launchUnder(t, dying, n)
 			_ = dying.Wait()

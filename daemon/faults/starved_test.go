@@ -79,7 +79,7 @@ func starved(t *testing.T, home string, wrap ...string) (served bool) {
 		must(t, err)
 		cmd.Args, cmd.Path = append(wrap, cmd.Args...), path
 	}
-	var said output
+	var said daemontest.Output
 	cmd.Stderr = &said
 	must(t, cmd.Start())
 	ended := make(chan struct{})
