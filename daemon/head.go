@@ -235,6 +235,9 @@ func (k *headKeeper) changed(seq uint64) {
 // wait waits until the file holds what changed last, or could not be written;
 // but not for long, because a place outside may be slow.
 func (k *headKeeper) wait(ctx context.Context) {
+	if k.places.file == "" {
+		return
+	}
 	timer := time.NewTimer(headWait)
 	defer timer.Stop()
 	for {
