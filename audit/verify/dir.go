@@ -82,7 +82,7 @@ func verifyFolder(ctx context.Context, dir string, options Options, of *extents)
 		if err := v.verify(); err != nil {
 			return nil, err
 		}
-		if v.report.Fault == nil || !v.unaccounted && !v.report.Rotating || attempt == attempts {
+		if v.report.Fault == nil || !v.unaccounted && !v.report.Rotating {
 			return v, nil
 		}
 		if v.report.Rotating {
@@ -91,8 +91,13 @@ func verifyFolder(ctx context.Context, dir string, options Options, of *extents)
 		if now, err := v.source.list(); err != nil || slices.Equal(now, v.listed) {
 			return v, err
 		}
+		if attempt == attempts {
+			return nil, errOvertaken
+		}
 	}
 }
+
+var errOvertaken = errors.New("segments were pruned, or begun, faster than they could be read: try again")
 
 // rotationTakes is how long a running log may take from the hand-over to the
 // next segment, until it passes for one that was interrupted.

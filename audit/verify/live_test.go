@@ -25,6 +25,7 @@ func TestWhileWriting(t *testing.T) {
 	config.SegmentSize = 20_000
 	l := audittest.Open(t, config)
 	var over atomic.Bool
+	var round atomic.Int64 // how long the last one took
 	var group sync.WaitGroup
 	for range 3 {
 		group.Go(func() {
@@ -37,7 +38,8 @@ func TestWhileWriting(t *testing.T) {
 		})
 	}
 	group.Go(func() {
-		for oldest := uint32(1); !over.Load(); time.Sleep(20 * time.Millisecond) {
+		// Seldom enough that a reader is not overtaken each time, however slow it is.
+		for oldest := uint32(1); !over.Load(); time.Sleep(max(20*time.Millisecond, time.Duration(round.Load())/2)) {
 			if at, _ := l.Durable(); at.Segment < oldest+8 {
 				continue
 			}
@@ -55,6 +57,7 @@ func TestWhileWriting(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bundle.tar")
 	rounds, pruned := 0, 0
 	for deadline := time.Now().Add(3 * time.Second); time.Now().Before(deadline) || rounds < 5; rounds++ {
+		began := time.Now()
 		head := newest()
 		report, err := verify.Dir(t.Context(), config.Dir, verify.Options{Head: head, AllSignatures: rounds%2 == 0})
 		if err == nil && report.ExitCode() == verify.ExitUnproven && strings.Contains(strings.Join(report.Notes, "\n"), "pruned meanwhile") {
@@ -82,6 +85,7 @@ func TestWhileWriting(t *testing.T) {
 		if report.ExitCode() != verify.ExitProven || report.Last.Seq != head.Seq {
 			t.Fatalf("round %d: the bundle ends at %d, and was made at %d: %v", rounds, report.Last.Seq, head.Seq, &report)
 		}
+		round.Store(int64(time.Since(began)))
 	}
 	over.Store(true)
 	group.Wait()
