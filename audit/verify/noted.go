@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoHead: a file does not end in a head.
+// ErrNoHead is for a file that does not end in a head.
 var ErrNoHead = errors.New("it does not end in a head")
 
 // ParsePoint reads SEQ:HASH, with 64 hex digits.
