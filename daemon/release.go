@@ -140,6 +140,9 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	if v.outcome != grants.Allowed || v.failed {
 		out.wipe()
 	}
+	if reserved.number > 0 {
+		d.charges.Add(1)
+	}
 	if reserved.last {
 		d.hub.listChanged(a.entry.SubjectID)
 	}
@@ -195,7 +198,6 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, cr
 		return now, use{}
 	}
 	number, last := st.charge(now.grant)
-	d.charges.Add(1)
 	return now, use{number: number, last: last, refund: func() { st.refund(now.grant) }}
 }
 

@@ -57,13 +57,13 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 			lastSuppressed = now
 		}
 		if log := d.log(); log != nil {
+			charges := d.charges.Load() // first: what is counted is durable then
 			durable, _ := log.Durable()
-			since, charges := durable.Seq-lastSeq, d.charges.Load()
+			since := durable.Seq - lastSeq
 			due := now.Sub(lastCheckpoint) >= checkpointPeriod || now.Before(lastCheckpoint)
 			// A log that is cut back while sbd is dead can give back only uses of which
 			// the vault has not heard.
-			if since >= checkpointAfter || charges != lastCharges || since > 0 && due {
-				d.checkpoint()
+			if wanted := since >= checkpointAfter || charges != lastCharges || since > 0 && due; wanted && d.checkpoint() {
 				lastCheckpoint, lastSeq, lastCharges = now, durable.Seq, charges
 			}
 		}
@@ -111,21 +111,21 @@ func (d *Daemon) suppressed(now time.Time) {
 	}
 }
 
-// checkpoint lets the vault remember how far the log has come. Best effort: a
-// pending mutation does it itself.
-func (d *Daemon) checkpoint() {
+// checkpoint lets the vault remember how far the log has come, and reports
+// whether it does now. While a mutation is pending it does not wait.
+func (d *Daemon) checkpoint() bool {
 	if !d.changing.mu.TryLock() {
-		return
+		return false
 	}
 	defer d.changing.mu.Unlock()
-	d.checkpointLocked()
+	return d.checkpointLocked()
 }
 
 // checkpointLocked is checkpoint for callers that hold changing.mu.
-func (d *Daemon) checkpointLocked() {
+func (d *Daemon) checkpointLocked() bool {
 	log := d.log()
 	if log == nil || d.locked() || d.changing.owed != nil {
-		return
+		return false
 	}
 	durable, _ := log.Durable()
 	marks := vault.Marks{Checkpoint: vault.Checkpoint(durable), Uses: map[string]uint64{}, HighWater: d.clock.mark()}
@@ -136,11 +136,13 @@ func (d *Daemon) checkpointLocked() {
 		marks.Uses[id] = n
 	}
 	st.mu.RUnlock()
-	switch err := d.vault.WriteCheckpoint(marks); {
+	err := d.vault.WriteCheckpoint(marks)
+	switch {
 	case err == nil, errors.Is(err, vault.ErrBusy), errors.Is(err, vault.ErrLocked):
 	case errors.Is(err, vault.ErrFailed):
 		d.vaultFailed(err)
 	default:
 		d.logger.Warn("writing a checkpoint", "error", err)
 	}
+	return err == nil
 }

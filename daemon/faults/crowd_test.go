@@ -4,11 +4,13 @@ package faults
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"subjectbroker/audit/verify"
@@ -27,6 +29,7 @@ type crowd struct {
 	grant   string
 	stopped chan struct{}
 	done    sync.WaitGroup
+	turns   []atomic.Int64 // requests that each reader has ended
 
 	mu       sync.Mutex
 	receipts []receipt // of all rounds
@@ -74,13 +77,15 @@ func (c *crowd) begin(readers int) {
 	c.w.t.Helper()
 	c.stopped = make(chan struct{})
 	started := make(chan struct{}, readers+1)
-	for range readers {
+	c.turns = make([]atomic.Int64, readers)
+	for i := range readers {
 		run := c.w.Open("crowd")
 		c.done.Go(func() {
 			var once sync.Once
 			for !c.over() {
 				got, err := run.Acquire(c.w.t.Context(), &brokerv1.AcquireRequest{RunId: run.ID, ResourceId: "note"})
 				c.noteRead(run.ID, got, err)
+				c.turns[i].Add(1)
 				once.Do(func() { started <- struct{}{} })
 				if err != nil && !c.goesOn(err) {
 					return
@@ -110,6 +115,21 @@ func (c *crowd) begin(readers int) {
 	})
 	for range readers + 1 {
 		<-started
+	}
+}
+
+// turn waits until each reader has the answer to a request that it began after
+// the call.
+func (c *crowd) turn() {
+	c.w.t.Helper()
+	for i := range c.turns {
+		before := c.turns[i].Load()
+		c.w.restored(func() error {
+			if c.turns[i].Load() >= before+2 { // the first was on its way
+				return nil
+			}
+			return errors.New("a reader waits for its answer")
+		})
 	}
 }
 
