@@ -1,10 +1,8 @@
 package daemon_test
 
 import (
-	"bytes"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -13,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"subjectbroker/daemon"
+	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/place"
 	"subjectbroker/proto/wire"
 )
@@ -21,7 +20,7 @@ import (
 // server goes on.
 func TestPanicsTellNothing(t *testing.T) {
 	const marker = "MARKER zyxw"
-	var messages, errors lockedBuffer
+	var messages, errors daemontest.Output
 	dir := daemon.ServeBroken(t, slog.New(slog.NewJSONHandler(&messages, nil)))
 	panicked := 0
 	methods(func(service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) {
@@ -60,22 +59,4 @@ func TestPanicsTellNothing(t *testing.T) {
 	} else {
 		t.Logf("%d panics", told)
 	}
-}
-
-// lockedBuffer is a buffer for concurrent use.
-type lockedBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
 }

@@ -63,7 +63,7 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 			due := now.Sub(lastCheckpoint) >= checkpointPeriod || now.Before(lastCheckpoint)
 			// A log that is cut back while sbd is dead can give back only uses of which
 			// the vault has not heard.
-			if wanted := since >= checkpointAfter || charges != lastCharges || since > 0 && due; wanted && d.checkpoint() {
+			if (since >= checkpointAfter || charges != lastCharges || since > 0 && due) && d.checkpoint() {
 				lastCheckpoint, lastSeq, lastCharges = now, durable.Seq, charges
 			}
 		}

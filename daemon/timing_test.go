@@ -112,12 +112,12 @@ func TestDenialsLookTheSame(t *testing.T) {
 		}
 		return seen
 	}
-	equal(t, "deniedKinds of answers", len(answers()), 2)
+	equal(t, "kinds of answers", len(answers()), 2)
 	log := filepath.Join(place.AuditDir(d.Home), "00000001.jsonl")
 	must(t, os.Rename(log, log+".gone"))
 	// Now even what is allowed is answered as the others are.
 	seen := answers("open")
-	equal(t, "deniedKinds of answers while the log fails", len(seen), 2)
+	equal(t, "kinds of answers while the log fails", len(seen), 2)
 	if !seen["explain "+string(wire.AuditFailed)+string(wire.AuditFailed)] {
 		t.Errorf("the log does not fail: %v", seen)
 	}

@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // ErrNoHead is for a file that does not end in a head.
@@ -36,20 +33,20 @@ const maxNoted = 64 << 10
 //
 // Errors: ErrNoHead; fs.ErrNotExist, or what else the system says.
 func ReadNoted(name string) (p Point, genesis string, err error) {
-	// O_NONBLOCK: a FIFO must not hang us. It means nothing for a regular file.
-	file, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	opened, err := openLinked(name, 0)
+	if errors.Is(err, errIrregular) {
+		return Point{}, "", fmt.Errorf("%s: %w", name, err)
+	}
 	if err != nil {
 		return Point{}, "", err
 	}
+	file := osContent{opened}
 	defer file.Close()
-	info, err := file.Stat()
+	size, err := file.size()
 	if err != nil {
 		return Point{}, "", err
 	}
-	if !info.Mode().IsRegular() {
-		return Point{}, "", fmt.Errorf("%s: %w", name, errIrregular)
-	}
-	text, err := io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-maxNoted), maxNoted))
+	text, err := io.ReadAll(io.NewSectionReader(file, max(0, size-maxNoted), maxNoted))
 	if err != nil {
 		return Point{}, "", err
 	}

@@ -114,10 +114,16 @@ var errIrregular = errors.New("not a regular file")
 // openRegular opens a file without following a link and without waiting for
 // the other end of a FIFO.
 func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := openLinked(path, syscall.O_NOFOLLOW)
 	if errors.Is(err, syscall.ELOOP) {
 		return nil, errIrregular
 	}
+	return f, err
+}
+
+// openLinked is openRegular that follows links, unless flags say otherwise.
+func openLinked(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flags, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -46,8 +46,8 @@ type contentView struct {
 // Run discloses the content.
 func (c secretGetCmd) Run(ctx context.Context, a *app) error {
 	doing := "reading " + c.Name
-	terminal := terminal.Is(a.stdout)
-	if terminal && !a.out.Quiet {
+	shown := terminal.Is(a.stdout)
+	if shown && !a.out.Quiet {
 		// Asked before, so that a refusal discloses and records nothing.
 		kind, err := a.kindOf(ctx, doing, c.Name)
 		if err != nil {
@@ -73,7 +73,7 @@ func (c secretGetCmd) Run(ctx context.Context, a *app) error {
 		}
 		return a.out.Object(ui.Object{ID: got.GetName(), Value: view})
 	}
-	if err := a.writeContent(b, terminal && !c.Raw); err != nil {
+	if err := a.writeContent(b, shown && !c.Raw); err != nil {
 		return &failure{code: wire.InternalError, doing: doing, what: err.Error(), exit: wire.ExitFailed, cause: err}
 	}
 	return nil
