@@ -196,7 +196,9 @@ type OpenRunResponse struct {
 	// Version of the daemon.
 	DaemonVersion string `protobuf:"bytes,5,opt,name=daemon_version,json=daemonVersion,proto3" json:"daemon_version,omitempty"`
 	// The largest content that Acquire returns, in bytes.
-	MaxContent    uint64 `protobuf:"varint,6,opt,name=max_content,json=maxContent,proto3" json:"max_content,omitempty"`
+	MaxContent uint64 `protobuf:"varint,6,opt,name=max_content,json=maxContent,proto3" json:"max_content,omitempty"`
+	// Profile that the run is under, as decided by the daemon; empty means none.
+	Profile       string `protobuf:"bytes,7,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -271,6 +273,13 @@ func (x *OpenRunResponse) GetMaxContent() uint64 {
 		return x.MaxContent
 	}
 	return 0
+}
+
+func (x *OpenRunResponse) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
 }
 
 // CloseRunRequest names the run to end.
@@ -768,6 +777,116 @@ func (x *ExplainResponse) GetReasonCode() string {
 	return ""
 }
 
+// CanRequest asks about a capability.
+type CanRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Handle from OpenRun.
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// Capability, action included, such as reach:example.com.
+	Capability    string `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CanRequest) Reset() {
+	*x = CanRequest{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CanRequest) ProtoMessage() {}
+
+func (x *CanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CanRequest.ProtoReflect.Descriptor instead.
+func (*CanRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *CanRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *CanRequest) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+// CanResponse is a decision without its cause.
+type CanResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// allow, deny or pending.
+	Decision string `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
+	// Public reason code.
+	ReasonCode    string `protobuf:"bytes,2,opt,name=reason_code,json=reasonCode,proto3" json:"reason_code,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CanResponse) Reset() {
+	*x = CanResponse{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CanResponse) ProtoMessage() {}
+
+func (x *CanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CanResponse.ProtoReflect.Descriptor instead.
+func (*CanResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CanResponse) GetDecision() string {
+	if x != nil {
+		return x.Decision
+	}
+	return ""
+}
+
+func (x *CanResponse) GetReasonCode() string {
+	if x != nil {
+		return x.ReasonCode
+	}
+	return ""
+}
+
 // ReportRequest asks for the capability report.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -779,7 +898,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[12]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -791,7 +910,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[12]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -804,7 +923,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{12}
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReportRequest) GetRunId() string {
@@ -836,14 +955,16 @@ type ReportResponse struct {
 	// What holds for this run, one short sentence each.
 	Covered []string `protobuf:"bytes,9,rep,name=covered,proto3" json:"covered,omitempty"`
 	// What does not hold for this run, one short sentence each.
-	NotProvided   []string `protobuf:"bytes,10,rep,name=not_provided,json=notProvided,proto3" json:"not_provided,omitempty"`
+	NotProvided []string `protobuf:"bytes,10,rep,name=not_provided,json=notProvided,proto3" json:"not_provided,omitempty"`
+	// Profile that the run is under; empty means none.
+	Profile       string `protobuf:"bytes,11,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[13]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +976,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[13]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +989,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{13}
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReportResponse) GetDaemonVersion() string {
@@ -941,6 +1062,13 @@ func (x *ReportResponse) GetNotProvided() []string {
 	return nil
 }
 
+func (x *ReportResponse) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
 // WatchRequest opens the stream of changes.
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -952,7 +1080,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[14]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1092,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[14]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1105,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{14}
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchRequest) GetRunId() string {
@@ -1005,7 +1133,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[15]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1017,7 +1145,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[15]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1030,7 +1158,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{15}
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchResponse) GetEvent() isWatchResponse_Event {
@@ -1117,7 +1245,7 @@ type ListChanged struct {
 
 func (x *ListChanged) Reset() {
 	*x = ListChanged{}
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[16]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1257,7 @@ func (x *ListChanged) String() string {
 func (*ListChanged) ProtoMessage() {}
 
 func (x *ListChanged) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[16]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1270,7 @@ func (x *ListChanged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListChanged.ProtoReflect.Descriptor instead.
 func (*ListChanged) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{16}
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{18}
 }
 
 // Ready is empty: it says that the stream is watching.
@@ -1154,7 +1282,7 @@ type Ready struct {
 
 func (x *Ready) Reset() {
 	*x = Ready{}
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[17]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1294,7 @@ func (x *Ready) String() string {
 func (*Ready) ProtoMessage() {}
 
 func (x *Ready) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[17]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,7 +1307,7 @@ func (x *Ready) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ready.ProtoReflect.Descriptor instead.
 func (*Ready) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{17}
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{19}
 }
 
 // ResourceUpdated names content that the subject may read.
@@ -1193,7 +1321,7 @@ type ResourceUpdated struct {
 
 func (x *ResourceUpdated) Reset() {
 	*x = ResourceUpdated{}
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[18]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1333,7 @@ func (x *ResourceUpdated) String() string {
 func (*ResourceUpdated) ProtoMessage() {}
 
 func (x *ResourceUpdated) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[18]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1346,7 @@ func (x *ResourceUpdated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceUpdated.ProtoReflect.Descriptor instead.
 func (*ResourceUpdated) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{18}
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResourceUpdated) GetResourceId() string {
@@ -1239,7 +1367,7 @@ type RunEnded struct {
 
 func (x *RunEnded) Reset() {
 	*x = RunEnded{}
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[19]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1379,7 @@ func (x *RunEnded) String() string {
 func (*RunEnded) ProtoMessage() {}
 
 func (x *RunEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[19]
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1392,7 @@ func (x *RunEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEnded.ProtoReflect.Descriptor instead.
 func (*RunEnded) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{19}
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RunEnded) GetReasonCode() string {
@@ -1286,7 +1414,7 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x05claim\"B\n" +
 	"\fSubjectClaim\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x18\n" +
-	"\aprofile\x18\x02 \x01(\tR\aprofile\"\xb0\x01\n" +
+	"\aprofile\x18\x02 \x01(\tR\aprofile\"\xca\x01\n" +
 	"\x0fOpenRunResponse\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
@@ -1294,7 +1422,8 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x03api\x18\x04 \x01(\rR\x03api\x12%\n" +
 	"\x0edaemon_version\x18\x05 \x01(\tR\rdaemonVersion\x12\x1f\n" +
 	"\vmax_content\x18\x06 \x01(\x04R\n" +
-	"maxContent\"(\n" +
+	"maxContent\x12\x18\n" +
+	"\aprofile\x18\a \x01(\tR\aprofile\"(\n" +
 	"\x0fCloseRunRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\x12\n" +
 	"\x10CloseRunResponse\"-\n" +
@@ -1325,9 +1454,19 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x0fExplainResponse\x12\x1a\n" +
 	"\bdecision\x18\x01 \x01(\tR\bdecision\x12\x1f\n" +
 	"\vreason_code\x18\x02 \x01(\tR\n" +
+	"reasonCode\"C\n" +
+	"\n" +
+	"CanRequest\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x02 \x01(\tR\n" +
+	"capability\"J\n" +
+	"\vCanResponse\x12\x1a\n" +
+	"\bdecision\x18\x01 \x01(\tR\bdecision\x12\x1f\n" +
+	"\vreason_code\x18\x02 \x01(\tR\n" +
 	"reasonCode\"&\n" +
 	"\rReportRequest\x12\x15\n" +
-	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\xa7\x02\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\xc1\x02\n" +
 	"\x0eReportResponse\x12%\n" +
 	"\x0edaemon_version\x18\x01 \x01(\tR\rdaemonVersion\x12\x1a\n" +
 	"\bplatform\x18\x02 \x01(\tR\bplatform\x12\x10\n" +
@@ -1341,7 +1480,8 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"auditState\x12\x18\n" +
 	"\acovered\x18\t \x03(\tR\acovered\x12!\n" +
 	"\fnot_provided\x18\n" +
-	" \x03(\tR\vnotProvided\"%\n" +
+	" \x03(\tR\vnotProvided\x12\x18\n" +
+	"\aprofile\x18\v \x01(\tR\aprofile\"%\n" +
 	"\fWatchRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\xb4\x02\n" +
 	"\rWatchResponse\x12I\n" +
@@ -1357,13 +1497,14 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"resourceId\"+\n" +
 	"\bRunEnded\x12\x1f\n" +
 	"\vreason_code\x18\x01 \x01(\tR\n" +
-	"reasonCode2\xaf\x05\n" +
+	"reasonCode2\x81\x06\n" +
 	"\rBrokerService\x12\\\n" +
 	"\aOpenRun\x12'.subjectbroker.broker.v1.OpenRunRequest\x1a(.subjectbroker.broker.v1.OpenRunResponse\x12_\n" +
 	"\bCloseRun\x12(.subjectbroker.broker.v1.CloseRunRequest\x1a).subjectbroker.broker.v1.CloseRunResponse\x12n\n" +
 	"\rListResources\x12-.subjectbroker.broker.v1.ListResourcesRequest\x1a..subjectbroker.broker.v1.ListResourcesResponse\x12\\\n" +
 	"\aAcquire\x12'.subjectbroker.broker.v1.AcquireRequest\x1a(.subjectbroker.broker.v1.AcquireResponse\x12\\\n" +
-	"\aExplain\x12'.subjectbroker.broker.v1.ExplainRequest\x1a(.subjectbroker.broker.v1.ExplainResponse\x12Y\n" +
+	"\aExplain\x12'.subjectbroker.broker.v1.ExplainRequest\x1a(.subjectbroker.broker.v1.ExplainResponse\x12P\n" +
+	"\x03Can\x12#.subjectbroker.broker.v1.CanRequest\x1a$.subjectbroker.broker.v1.CanResponse\x12Y\n" +
 	"\x06Report\x12&.subjectbroker.broker.v1.ReportRequest\x1a'.subjectbroker.broker.v1.ReportResponse\x12X\n" +
 	"\x05Watch\x12%.subjectbroker.broker.v1.WatchRequest\x1a&.subjectbroker.broker.v1.WatchResponse0\x01B6Z4subjectbroker/proto/subjectbroker/broker/v1;brokerv1b\x06proto3"
 
@@ -1379,7 +1520,7 @@ func file_subjectbroker_broker_v1_broker_proto_rawDescGZIP() []byte {
 	return file_subjectbroker_broker_v1_broker_proto_rawDescData
 }
 
-var file_subjectbroker_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_subjectbroker_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_subjectbroker_broker_v1_broker_proto_goTypes = []any{
 	(*OpenRunRequest)(nil),        // 0: subjectbroker.broker.v1.OpenRunRequest
 	(*SubjectClaim)(nil),          // 1: subjectbroker.broker.v1.SubjectClaim
@@ -1393,38 +1534,42 @@ var file_subjectbroker_broker_v1_broker_proto_goTypes = []any{
 	(*AcquireResponse)(nil),       // 9: subjectbroker.broker.v1.AcquireResponse
 	(*ExplainRequest)(nil),        // 10: subjectbroker.broker.v1.ExplainRequest
 	(*ExplainResponse)(nil),       // 11: subjectbroker.broker.v1.ExplainResponse
-	(*ReportRequest)(nil),         // 12: subjectbroker.broker.v1.ReportRequest
-	(*ReportResponse)(nil),        // 13: subjectbroker.broker.v1.ReportResponse
-	(*WatchRequest)(nil),          // 14: subjectbroker.broker.v1.WatchRequest
-	(*WatchResponse)(nil),         // 15: subjectbroker.broker.v1.WatchResponse
-	(*ListChanged)(nil),           // 16: subjectbroker.broker.v1.ListChanged
-	(*Ready)(nil),                 // 17: subjectbroker.broker.v1.Ready
-	(*ResourceUpdated)(nil),       // 18: subjectbroker.broker.v1.ResourceUpdated
-	(*RunEnded)(nil),              // 19: subjectbroker.broker.v1.RunEnded
+	(*CanRequest)(nil),            // 12: subjectbroker.broker.v1.CanRequest
+	(*CanResponse)(nil),           // 13: subjectbroker.broker.v1.CanResponse
+	(*ReportRequest)(nil),         // 14: subjectbroker.broker.v1.ReportRequest
+	(*ReportResponse)(nil),        // 15: subjectbroker.broker.v1.ReportResponse
+	(*WatchRequest)(nil),          // 16: subjectbroker.broker.v1.WatchRequest
+	(*WatchResponse)(nil),         // 17: subjectbroker.broker.v1.WatchResponse
+	(*ListChanged)(nil),           // 18: subjectbroker.broker.v1.ListChanged
+	(*Ready)(nil),                 // 19: subjectbroker.broker.v1.Ready
+	(*ResourceUpdated)(nil),       // 20: subjectbroker.broker.v1.ResourceUpdated
+	(*RunEnded)(nil),              // 21: subjectbroker.broker.v1.RunEnded
 }
 var file_subjectbroker_broker_v1_broker_proto_depIdxs = []int32{
 	1,  // 0: subjectbroker.broker.v1.OpenRunRequest.subject:type_name -> subjectbroker.broker.v1.SubjectClaim
 	7,  // 1: subjectbroker.broker.v1.ListResourcesResponse.resources:type_name -> subjectbroker.broker.v1.Resource
-	16, // 2: subjectbroker.broker.v1.WatchResponse.list_changed:type_name -> subjectbroker.broker.v1.ListChanged
-	18, // 3: subjectbroker.broker.v1.WatchResponse.resource_updated:type_name -> subjectbroker.broker.v1.ResourceUpdated
-	19, // 4: subjectbroker.broker.v1.WatchResponse.run_ended:type_name -> subjectbroker.broker.v1.RunEnded
-	17, // 5: subjectbroker.broker.v1.WatchResponse.ready:type_name -> subjectbroker.broker.v1.Ready
+	18, // 2: subjectbroker.broker.v1.WatchResponse.list_changed:type_name -> subjectbroker.broker.v1.ListChanged
+	20, // 3: subjectbroker.broker.v1.WatchResponse.resource_updated:type_name -> subjectbroker.broker.v1.ResourceUpdated
+	21, // 4: subjectbroker.broker.v1.WatchResponse.run_ended:type_name -> subjectbroker.broker.v1.RunEnded
+	19, // 5: subjectbroker.broker.v1.WatchResponse.ready:type_name -> subjectbroker.broker.v1.Ready
 	0,  // 6: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
 	3,  // 7: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
 	5,  // 8: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
 	8,  // 9: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
 	10, // 10: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
-	12, // 11: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
-	14, // 12: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
-	2,  // 13: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
-	4,  // 14: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
-	6,  // 15: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
-	9,  // 16: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
-	11, // 17: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
-	13, // 18: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
-	15, // 19: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
-	13, // [13:20] is the sub-list for method output_type
-	6,  // [6:13] is the sub-list for method input_type
+	12, // 11: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
+	14, // 12: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
+	16, // 13: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
+	2,  // 14: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
+	4,  // 15: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
+	6,  // 16: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
+	9,  // 17: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
+	11, // 18: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
+	13, // 19: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
+	15, // 20: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
+	17, // 21: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
+	14, // [14:22] is the sub-list for method output_type
+	6,  // [6:14] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -1438,7 +1583,7 @@ func file_subjectbroker_broker_v1_broker_proto_init() {
 	file_subjectbroker_broker_v1_broker_proto_msgTypes[0].OneofWrappers = []any{
 		(*OpenRunRequest_Subject)(nil),
 	}
-	file_subjectbroker_broker_v1_broker_proto_msgTypes[15].OneofWrappers = []any{
+	file_subjectbroker_broker_v1_broker_proto_msgTypes[17].OneofWrappers = []any{
 		(*WatchResponse_ListChanged)(nil),
 		(*WatchResponse_ResourceUpdated)(nil),
 		(*WatchResponse_RunEnded)(nil),
@@ -1450,7 +1595,7 @@ func file_subjectbroker_broker_v1_broker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_subjectbroker_broker_v1_broker_proto_rawDesc), len(file_subjectbroker_broker_v1_broker_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -38,6 +38,7 @@ const (
 	BrokerService_ListResources_FullMethodName = "/subjectbroker.broker.v1.BrokerService/ListResources"
 	BrokerService_Acquire_FullMethodName       = "/subjectbroker.broker.v1.BrokerService/Acquire"
 	BrokerService_Explain_FullMethodName       = "/subjectbroker.broker.v1.BrokerService/Explain"
+	BrokerService_Can_FullMethodName           = "/subjectbroker.broker.v1.BrokerService/Can"
 	BrokerService_Report_FullMethodName        = "/subjectbroker.broker.v1.BrokerService/Report"
 	BrokerService_Watch_FullMethodName         = "/subjectbroker.broker.v1.BrokerService/Watch"
 )
@@ -60,6 +61,10 @@ type BrokerServiceClient interface {
 	// Explain judges without acquiring: the decision and its public reason, no
 	// content, no cause. It uses nothing up.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// Can answers whether the run may do something by itself, such as reach:HOST:
+	// a host asks before it uses a tool of its own. Nothing is released and nothing
+	// used up; the answer is recorded like any decision.
+	Can(ctx context.Context, in *CanRequest, opts ...grpc.CallOption) (*CanResponse, error)
 	// Report says what was probed about this run and this daemon, and no more.
 	Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error)
 	// Watch streams changes that concern the run: what it may read, content that
@@ -125,6 +130,16 @@ func (c *brokerServiceClient) Explain(ctx context.Context, in *ExplainRequest, o
 	return out, nil
 }
 
+func (c *brokerServiceClient) Can(ctx context.Context, in *CanRequest, opts ...grpc.CallOption) (*CanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CanResponse)
+	err := c.cc.Invoke(ctx, BrokerService_Can_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *brokerServiceClient) Report(ctx context.Context, in *ReportRequest, opts ...grpc.CallOption) (*ReportResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportResponse)
@@ -172,6 +187,10 @@ type BrokerServiceServer interface {
 	// Explain judges without acquiring: the decision and its public reason, no
 	// content, no cause. It uses nothing up.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// Can answers whether the run may do something by itself, such as reach:HOST:
+	// a host asks before it uses a tool of its own. Nothing is released and nothing
+	// used up; the answer is recorded like any decision.
+	Can(context.Context, *CanRequest) (*CanResponse, error)
 	// Report says what was probed about this run and this daemon, and no more.
 	Report(context.Context, *ReportRequest) (*ReportResponse, error)
 	// Watch streams changes that concern the run: what it may read, content that
@@ -201,6 +220,9 @@ func (UnimplementedBrokerServiceServer) Acquire(context.Context, *AcquireRequest
 }
 func (UnimplementedBrokerServiceServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedBrokerServiceServer) Can(context.Context, *CanRequest) (*CanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Can not implemented")
 }
 func (UnimplementedBrokerServiceServer) Report(context.Context, *ReportRequest) (*ReportResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Report not implemented")
@@ -319,6 +341,24 @@ func _BrokerService_Explain_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BrokerService_Can_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BrokerServiceServer).Can(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BrokerService_Can_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BrokerServiceServer).Can(ctx, req.(*CanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _BrokerService_Report_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportRequest)
 	if err := dec(in); err != nil {
@@ -374,6 +414,10 @@ var BrokerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Explain",
 			Handler:    _BrokerService_Explain_Handler,
+		},
+		{
+			MethodName: "Can",
+			Handler:    _BrokerService_Can_Handler,
 		},
 		{
 			MethodName: "Report",

@@ -131,7 +131,13 @@ type StatusResponse struct {
 	// could, or when neither headFile nor headCommand is configured.
 	HeadCause string `protobuf:"bytes,28,opt,name=head_cause,json=headCause,proto3" json:"head_cause,omitempty"`
 	// Newest sequence number that is kept outside the home; 0: none.
-	HeadSeq       uint64 `protobuf:"varint,29,opt,name=head_seq,json=headSeq,proto3" json:"head_seq,omitempty"`
+	HeadSeq uint64 `protobuf:"varint,29,opt,name=head_seq,json=headSeq,proto3" json:"head_seq,omitempty"`
+	// Open launches.
+	Launches []*Launch `protobuf:"bytes,30,rep,name=launches,proto3" json:"launches,omitempty"`
+	// Uids that are operators beside the daemon's own, rising.
+	Operators []uint32 `protobuf:"varint,31,rep,packed,name=operators,proto3" json:"operators,omitempty"`
+	// How many profiles there are.
+	Profiles      uint32 `protobuf:"varint,32,opt,name=profiles,proto3" json:"profiles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +371,27 @@ func (x *StatusResponse) GetHeadCause() string {
 func (x *StatusResponse) GetHeadSeq() uint64 {
 	if x != nil {
 		return x.HeadSeq
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetLaunches() []*Launch {
+	if x != nil {
+		return x.Launches
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetOperators() []uint32 {
+	if x != nil {
+		return x.Operators
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetProfiles() uint32 {
+	if x != nil {
+		return x.Profiles
 	}
 	return 0
 }
@@ -1971,7 +1998,11 @@ type PutSecretRequest struct {
 	// A note for people, at most 1024 bytes; empty keeps the present one.
 	Note string `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
 	// Refuse when the name exists already.
-	IfAbsent      bool `protobuf:"varint,5,opt,name=if_absent,json=ifAbsent,proto3" json:"if_absent,omitempty"`
+	IfAbsent bool `protobuf:"varint,5,opt,name=if_absent,json=ifAbsent,proto3" json:"if_absent,omitempty"`
+	// Store nothing when the newest version has these very bytes.
+	IfChanged bool `protobuf:"varint,6,opt,name=if_changed,json=ifChanged,proto3" json:"if_changed,omitempty"`
+	// Domain of a new resource: empty or personal. An existing one keeps its own.
+	Domain        string `protobuf:"bytes,7,opt,name=domain,proto3" json:"domain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2041,13 +2072,29 @@ func (x *PutSecretRequest) GetIfAbsent() bool {
 	return false
 }
 
+func (x *PutSecretRequest) GetIfChanged() bool {
+	if x != nil {
+		return x.IfChanged
+	}
+	return false
+}
+
+func (x *PutSecretRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
 // PutSecretResponse describes what was stored.
 type PutSecretResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The resource after the change.
 	Resource *Resource `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
 	// Subjects that hold a read or use grant on it by exact name.
-	Readers       []string `protobuf:"bytes,2,rep,name=readers,proto3" json:"readers,omitempty"`
+	Readers []string `protobuf:"bytes,2,rep,name=readers,proto3" json:"readers,omitempty"`
+	// True when nothing was stored, because of if_changed.
+	Unchanged     bool `protobuf:"varint,3,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2094,6 +2141,13 @@ func (x *PutSecretResponse) GetReaders() []string {
 		return x.Readers
 	}
 	return nil
+}
+
+func (x *PutSecretResponse) GetUnchanged() bool {
+	if x != nil {
+		return x.Unchanged
+	}
+	return false
 }
 
 // GetSecretRequest names content to disclose to the operator.
@@ -2335,7 +2389,9 @@ type AddFileRequest struct {
 	// content (default) or path.
 	Pin string `protobuf:"bytes,3,opt,name=pin,proto3" json:"pin,omitempty"`
 	// A note for people, at most 1024 bytes.
-	Note          string `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	Note string `protobuf:"bytes,4,opt,name=note,proto3" json:"note,omitempty"`
+	// Domain: empty or personal.
+	Domain        string `protobuf:"bytes,5,opt,name=domain,proto3" json:"domain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2394,6 +2450,13 @@ func (x *AddFileRequest) GetPin() string {
 func (x *AddFileRequest) GetNote() string {
 	if x != nil {
 		return x.Note
+	}
+	return ""
+}
+
+func (x *AddFileRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
 	}
 	return ""
 }
@@ -3322,7 +3385,9 @@ type Subject struct {
 	// Number of grants that hold now.
 	Grants uint32 `protobuf:"varint,6,opt,name=grants,proto3" json:"grants,omitempty"`
 	// Number of open runs.
-	Runs          uint32 `protobuf:"varint,7,opt,name=runs,proto3" json:"runs,omitempty"`
+	Runs uint32 `protobuf:"varint,7,opt,name=runs,proto3" json:"runs,omitempty"`
+	// The uid that is this subject and nothing else; absent when there is none.
+	Uid           *uint32 `protobuf:"varint,8,opt,name=uid,proto3,oneof" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3406,13 +3471,22 @@ func (x *Subject) GetRuns() uint32 {
 	return 0
 }
 
+func (x *Subject) GetUid() uint32 {
+	if x != nil && x.Uid != nil {
+		return *x.Uid
+	}
+	return 0
+}
+
 // AddSubjectRequest creates a subject.
 type AddSubjectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, same rule as a resource name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Minimum tier; empty means cooperative.
-	MinTier       string `protobuf:"bytes,2,opt,name=min_tier,json=minTier,proto3" json:"min_tier,omitempty"`
+	MinTier string `protobuf:"bytes,2,opt,name=min_tier,json=minTier,proto3" json:"min_tier,omitempty"`
+	// The uid that shall be this subject and nothing else.
+	Uid           *uint32 `protobuf:"varint,3,opt,name=uid,proto3,oneof" json:"uid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3459,6 +3533,13 @@ func (x *AddSubjectRequest) GetMinTier() string {
 		return x.MinTier
 	}
 	return ""
+}
+
+func (x *AddSubjectRequest) GetUid() uint32 {
+	if x != nil && x.Uid != nil {
+		return *x.Uid
+	}
+	return 0
 }
 
 // AddSubjectResponse describes the subject.
@@ -3840,7 +3921,9 @@ type Grant struct {
 	// Owner of the document that declared it; empty when no document did.
 	Owner string `protobuf:"bytes,13,opt,name=owner,proto3" json:"owner,omitempty"`
 	// True when content of kind secret may be disclosed by it.
-	Disclose      bool `protobuf:"varint,14,opt,name=disclose,proto3" json:"disclose,omitempty"`
+	Disclose bool `protobuf:"varint,14,opt,name=disclose,proto3" json:"disclose,omitempty"`
+	// Uid of the operator who granted it; absent when that was not kept.
+	GrantedBy     *uint32 `protobuf:"varint,15,opt,name=granted_by,json=grantedBy,proto3,oneof" json:"granted_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3971,6 +4054,13 @@ func (x *Grant) GetDisclose() bool {
 		return x.Disclose
 	}
 	return false
+}
+
+func (x *Grant) GetGrantedBy() uint32 {
+	if x != nil && x.GrantedBy != nil {
+		return *x.GrantedBy
+	}
+	return 0
 }
 
 // CreateGrantsRequest grants one or more capabilities to a subject, all or none.
@@ -4392,7 +4482,9 @@ type ExplainRequest struct {
 	// Capability, action included.
 	Capability string `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
 	// Tier to judge at; empty means cooperative.
-	Tier          string `protobuf:"bytes,3,opt,name=tier,proto3" json:"tier,omitempty"`
+	Tier string `protobuf:"bytes,3,opt,name=tier,proto3" json:"tier,omitempty"`
+	// Profile to judge under; empty means none.
+	Profile       string `protobuf:"bytes,4,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4444,6 +4536,13 @@ func (x *ExplainRequest) GetCapability() string {
 func (x *ExplainRequest) GetTier() string {
 	if x != nil {
 		return x.Tier
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetProfile() string {
+	if x != nil {
+		return x.Profile
 	}
 	return ""
 }
@@ -4533,7 +4632,7 @@ func (x *ExplainResponse) GetSteps() []*TraceStep {
 // TraceStep is one step of a decision.
 type TraceStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What was looked at: subject, tier, resource or a grant.
+	// What was looked at: subject, tier, profile, ceiling, resource or a grant.
 	Check string `protobuf:"bytes,1,opt,name=check,proto3" json:"check,omitempty"`
 	// pass, fail, skip or match.
 	Result string `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
@@ -4631,7 +4730,11 @@ type Run struct {
 	// Names of the resources that were released under it, sorted, at most 100.
 	Resources []string `protobuf:"bytes,12,rep,name=resources,proto3" json:"resources,omitempty"`
 	// How the peer was classified: plain, mapped, launch or unattributed.
-	Attested      string `protobuf:"bytes,13,opt,name=attested,proto3" json:"attested,omitempty"`
+	Attested string `protobuf:"bytes,13,opt,name=attested,proto3" json:"attested,omitempty"`
+	// Launch that it belongs to; empty when it belongs to none.
+	LaunchId string `protobuf:"bytes,14,opt,name=launch_id,json=launchId,proto3" json:"launch_id,omitempty"`
+	// Profile that it is under; empty means none.
+	Profile       string `protobuf:"bytes,15,opt,name=profile,proto3" json:"profile,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4757,10 +4860,840 @@ func (x *Run) GetAttested() string {
 	return ""
 }
 
+func (x *Run) GetLaunchId() string {
+	if x != nil {
+		return x.LaunchId
+	}
+	return ""
+}
+
+func (x *Run) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+// Launch is a process tree that sbctl run started.
+type Launch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id.
+	LaunchId string `protobuf:"bytes,1,opt,name=launch_id,json=launchId,proto3" json:"launch_id,omitempty"`
+	// Name of the subject that every process in it is.
+	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Profile that its runs are under; empty means none.
+	Profile string `protobuf:"bytes,3,opt,name=profile,proto3" json:"profile,omitempty"`
+	// Tier that was probed: bound or sandboxed.
+	Tier string `protobuf:"bytes,4,opt,name=tier,proto3" json:"tier,omitempty"`
+	// Process id of its first process, as the daemon sees it.
+	Pid int32 `protobuf:"varint,5,opt,name=pid,proto3" json:"pid,omitempty"`
+	// Uid of its first process, as the daemon sees it.
+	Uid uint32 `protobuf:"varint,6,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Command that was started, escaped, at most 256 bytes.
+	Command string `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
+	// When it was opened.
+	Opened int64 `protobuf:"varint,8,opt,name=opened,proto3" json:"opened,omitempty"`
+	// When it ended; 0 while it is open.
+	Ended int64 `protobuf:"varint,9,opt,name=ended,proto3" json:"ended,omitempty"`
+	// Open runs in it.
+	Runs uint32 `protobuf:"varint,10,opt,name=runs,proto3" json:"runs,omitempty"`
+	// Contents released under it.
+	Reads uint64 `protobuf:"varint,11,opt,name=reads,proto3" json:"reads,omitempty"`
+	// Denials under it.
+	Denials uint64 `protobuf:"varint,12,opt,name=denials,proto3" json:"denials,omitempty"`
+	// Resources whose content it was started with, sorted.
+	Disclosed []string `protobuf:"bytes,13,rep,name=disclosed,proto3" json:"disclosed,omitempty"`
+	// open, ended, or unproven: after a restart of the daemon it could not be shown
+	// to be the same process, and its tree is nobody.
+	State string `protobuf:"bytes,14,opt,name=state,proto3" json:"state,omitempty"`
+	// True when it has no network but its own loopback.
+	NoNet bool `protobuf:"varint,15,opt,name=no_net,json=noNet,proto3" json:"no_net,omitempty"`
+	// Absolute path of the folder that a sandbox may write; empty without one.
+	Workspace     string `protobuf:"bytes,16,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Launch) Reset() {
+	*x = Launch{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Launch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Launch) ProtoMessage() {}
+
+func (x *Launch) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Launch.ProtoReflect.Descriptor instead.
+func (*Launch) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *Launch) GetLaunchId() string {
+	if x != nil {
+		return x.LaunchId
+	}
+	return ""
+}
+
+func (x *Launch) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Launch) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *Launch) GetTier() string {
+	if x != nil {
+		return x.Tier
+	}
+	return ""
+}
+
+func (x *Launch) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Launch) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *Launch) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *Launch) GetOpened() int64 {
+	if x != nil {
+		return x.Opened
+	}
+	return 0
+}
+
+func (x *Launch) GetEnded() int64 {
+	if x != nil {
+		return x.Ended
+	}
+	return 0
+}
+
+func (x *Launch) GetRuns() uint32 {
+	if x != nil {
+		return x.Runs
+	}
+	return 0
+}
+
+func (x *Launch) GetReads() uint64 {
+	if x != nil {
+		return x.Reads
+	}
+	return 0
+}
+
+func (x *Launch) GetDenials() uint64 {
+	if x != nil {
+		return x.Denials
+	}
+	return 0
+}
+
+func (x *Launch) GetDisclosed() []string {
+	if x != nil {
+		return x.Disclosed
+	}
+	return nil
+}
+
+func (x *Launch) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Launch) GetNoNet() bool {
+	if x != nil {
+		return x.NoNet
+	}
+	return false
+}
+
+func (x *Launch) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+// OpenLaunchRequest describes a tree that was started and waits.
+type OpenLaunchRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the subject.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Name of the profile; empty means none.
+	Profile string `protobuf:"bytes,2,opt,name=profile,proto3" json:"profile,omitempty"`
+	// True when the closed view of the file system is promised.
+	Sandbox bool `protobuf:"varint,3,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
+	// True when it shall have no network.
+	NoNet bool `protobuf:"varint,4,opt,name=no_net,json=noNet,proto3" json:"no_net,omitempty"`
+	// Absolute path of the folder that a sandbox may write; empty without one.
+	Workspace string `protobuf:"bytes,5,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Process id of the first process of the new pid namespace, as the caller sees
+	// it. It must be the caller's child.
+	Pid int32 `protobuf:"varint,6,opt,name=pid,proto3" json:"pid,omitempty"`
+	// Command for people, at most 256 bytes.
+	Command string `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
+	// Resources whose content the tree is started with, on the operator's word.
+	Disclose      []string `protobuf:"bytes,8,rep,name=disclose,proto3" json:"disclose,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenLaunchRequest) Reset() {
+	*x = OpenLaunchRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenLaunchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenLaunchRequest) ProtoMessage() {}
+
+func (x *OpenLaunchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenLaunchRequest.ProtoReflect.Descriptor instead.
+func (*OpenLaunchRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *OpenLaunchRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *OpenLaunchRequest) GetProfile() string {
+	if x != nil {
+		return x.Profile
+	}
+	return ""
+}
+
+func (x *OpenLaunchRequest) GetSandbox() bool {
+	if x != nil {
+		return x.Sandbox
+	}
+	return false
+}
+
+func (x *OpenLaunchRequest) GetNoNet() bool {
+	if x != nil {
+		return x.NoNet
+	}
+	return false
+}
+
+func (x *OpenLaunchRequest) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *OpenLaunchRequest) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *OpenLaunchRequest) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *OpenLaunchRequest) GetDisclose() []string {
+	if x != nil {
+		return x.Disclose
+	}
+	return nil
+}
+
+// OpenLaunchResponse is a launch: the tree may go on.
+type OpenLaunchResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The launch.
+	Launch *Launch `protobuf:"bytes,1,opt,name=launch,proto3" json:"launch,omitempty"`
+	// Contents in the order in which they were asked for.
+	Contents      []*LaunchContent `protobuf:"bytes,2,rep,name=contents,proto3" json:"contents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenLaunchResponse) Reset() {
+	*x = OpenLaunchResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenLaunchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenLaunchResponse) ProtoMessage() {}
+
+func (x *OpenLaunchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenLaunchResponse.ProtoReflect.Descriptor instead.
+func (*OpenLaunchResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *OpenLaunchResponse) GetLaunch() *Launch {
+	if x != nil {
+		return x.Launch
+	}
+	return nil
+}
+
+func (x *OpenLaunchResponse) GetContents() []*LaunchContent {
+	if x != nil {
+		return x.Contents
+	}
+	return nil
+}
+
+// LaunchContent is disclosed content.
+type LaunchContent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the resource.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The content, byte for byte.
+	Content       []byte `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LaunchContent) Reset() {
+	*x = LaunchContent{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LaunchContent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LaunchContent) ProtoMessage() {}
+
+func (x *LaunchContent) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LaunchContent.ProtoReflect.Descriptor instead.
+func (*LaunchContent) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *LaunchContent) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LaunchContent) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+// GetOperatorRequest is empty.
+type GetOperatorRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOperatorRequest) Reset() {
+	*x = GetOperatorRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOperatorRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOperatorRequest) ProtoMessage() {}
+
+func (x *GetOperatorRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOperatorRequest.ProtoReflect.Descriptor instead.
+func (*GetOperatorRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{76}
+}
+
+// GetOperatorResponse says how the operator is known.
+type GetOperatorResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True when a passphrase is set.
+	Passphrase bool `protobuf:"varint,1,opt,name=passphrase,proto3" json:"passphrase,omitempty"`
+	// True when this connection has a session.
+	Session bool `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	// True when verbs that need authentication have it here: by the session, or
+	// because the caller's uid is one of the operators and not the daemon's own.
+	Authenticated bool `protobuf:"varint,3,opt,name=authenticated,proto3" json:"authenticated,omitempty"`
+	// True when the guard against eager agents is on.
+	Guard bool `protobuf:"varint,4,opt,name=guard,proto3" json:"guard,omitempty"`
+	// Uids that are operators beside the daemon's own, rising.
+	Operators []uint32 `protobuf:"varint,5,rep,packed,name=operators,proto3" json:"operators,omitempty"`
+	// Open sessions of all connections.
+	Sessions uint32 `protobuf:"varint,6,opt,name=sessions,proto3" json:"sessions,omitempty"`
+	// How long the next try has to wait after wrong ones, in milliseconds.
+	WaitMs        uint64 `protobuf:"varint,7,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetOperatorResponse) Reset() {
+	*x = GetOperatorResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetOperatorResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetOperatorResponse) ProtoMessage() {}
+
+func (x *GetOperatorResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetOperatorResponse.ProtoReflect.Descriptor instead.
+func (*GetOperatorResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *GetOperatorResponse) GetPassphrase() bool {
+	if x != nil {
+		return x.Passphrase
+	}
+	return false
+}
+
+func (x *GetOperatorResponse) GetSession() bool {
+	if x != nil {
+		return x.Session
+	}
+	return false
+}
+
+func (x *GetOperatorResponse) GetAuthenticated() bool {
+	if x != nil {
+		return x.Authenticated
+	}
+	return false
+}
+
+func (x *GetOperatorResponse) GetGuard() bool {
+	if x != nil {
+		return x.Guard
+	}
+	return false
+}
+
+func (x *GetOperatorResponse) GetOperators() []uint32 {
+	if x != nil {
+		return x.Operators
+	}
+	return nil
+}
+
+func (x *GetOperatorResponse) GetSessions() uint32 {
+	if x != nil {
+		return x.Sessions
+	}
+	return 0
+}
+
+func (x *GetOperatorResponse) GetWaitMs() uint64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+// SetOperatorPassphraseRequest changes the passphrase.
+type SetOperatorPassphraseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The present one; empty when none is set, or in an authenticated connection.
+	Present []byte `protobuf:"bytes,1,opt,name=present,proto3" json:"present,omitempty"`
+	// The new one, 8 to 1024 bytes; empty removes it.
+	Passphrase    []byte `protobuf:"bytes,2,opt,name=passphrase,proto3" json:"passphrase,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetOperatorPassphraseRequest) Reset() {
+	*x = SetOperatorPassphraseRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetOperatorPassphraseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetOperatorPassphraseRequest) ProtoMessage() {}
+
+func (x *SetOperatorPassphraseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetOperatorPassphraseRequest.ProtoReflect.Descriptor instead.
+func (*SetOperatorPassphraseRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *SetOperatorPassphraseRequest) GetPresent() []byte {
+	if x != nil {
+		return x.Present
+	}
+	return nil
+}
+
+func (x *SetOperatorPassphraseRequest) GetPassphrase() []byte {
+	if x != nil {
+		return x.Passphrase
+	}
+	return nil
+}
+
+// SetOperatorPassphraseResponse says what there is now.
+type SetOperatorPassphraseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True when a passphrase is set.
+	Passphrase    bool `protobuf:"varint,1,opt,name=passphrase,proto3" json:"passphrase,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetOperatorPassphraseResponse) Reset() {
+	*x = SetOperatorPassphraseResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[79]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetOperatorPassphraseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetOperatorPassphraseResponse) ProtoMessage() {}
+
+func (x *SetOperatorPassphraseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[79]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetOperatorPassphraseResponse.ProtoReflect.Descriptor instead.
+func (*SetOperatorPassphraseResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{79}
+}
+
+func (x *SetOperatorPassphraseResponse) GetPassphrase() bool {
+	if x != nil {
+		return x.Passphrase
+	}
+	return false
+}
+
+// OpenSessionRequest carries the passphrase.
+type OpenSessionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The passphrase.
+	Passphrase    []byte `protobuf:"bytes,1,opt,name=passphrase,proto3" json:"passphrase,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenSessionRequest) Reset() {
+	*x = OpenSessionRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenSessionRequest) ProtoMessage() {}
+
+func (x *OpenSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenSessionRequest.ProtoReflect.Descriptor instead.
+func (*OpenSessionRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *OpenSessionRequest) GetPassphrase() []byte {
+	if x != nil {
+		return x.Passphrase
+	}
+	return nil
+}
+
+// OpenSessionResponse is a session of this connection.
+type OpenSessionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the session, as in the log.
+	SessionId string `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// When it ends by itself without a call.
+	Until         int64 `protobuf:"varint,2,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenSessionResponse) Reset() {
+	*x = OpenSessionResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenSessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenSessionResponse) ProtoMessage() {}
+
+func (x *OpenSessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenSessionResponse.ProtoReflect.Descriptor instead.
+func (*OpenSessionResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *OpenSessionResponse) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *OpenSessionResponse) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+// CloseSessionRequest is empty.
+type CloseSessionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseSessionRequest) Reset() {
+	*x = CloseSessionRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseSessionRequest) ProtoMessage() {}
+
+func (x *CloseSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseSessionRequest.ProtoReflect.Descriptor instead.
+func (*CloseSessionRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{82}
+}
+
+// CloseSessionResponse is empty.
+type CloseSessionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseSessionResponse) Reset() {
+	*x = CloseSessionResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseSessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseSessionResponse) ProtoMessage() {}
+
+func (x *CloseSessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseSessionResponse.ProtoReflect.Descriptor instead.
+func (*CloseSessionResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{83}
+}
+
 // ListRunsRequest filters runs.
 type ListRunsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True to list recently ended runs too.
+	// True to list recently ended runs and launches too.
 	Ended         bool `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4768,7 +5701,7 @@ type ListRunsRequest struct {
 
 func (x *ListRunsRequest) Reset() {
 	*x = ListRunsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[72]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4780,7 +5713,7 @@ func (x *ListRunsRequest) String() string {
 func (*ListRunsRequest) ProtoMessage() {}
 
 func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[72]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4793,7 +5726,7 @@ func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
 func (*ListRunsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{72}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListRunsRequest) GetEnded() bool {
@@ -4807,14 +5740,16 @@ func (x *ListRunsRequest) GetEnded() bool {
 type ListRunsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Runs, oldest first.
-	Runs          []*Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	Runs []*Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	// Launches, oldest first.
+	Launches      []*Launch `protobuf:"bytes,2,rep,name=launches,proto3" json:"launches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListRunsResponse) Reset() {
 	*x = ListRunsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[73]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4826,7 +5761,7 @@ func (x *ListRunsResponse) String() string {
 func (*ListRunsResponse) ProtoMessage() {}
 
 func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[73]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4839,7 +5774,7 @@ func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
 func (*ListRunsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{73}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListRunsResponse) GetRuns() []*Run {
@@ -4849,10 +5784,17 @@ func (x *ListRunsResponse) GetRuns() []*Run {
 	return nil
 }
 
-// EndRunRequest names one run.
+func (x *ListRunsResponse) GetLaunches() []*Launch {
+	if x != nil {
+		return x.Launches
+	}
+	return nil
+}
+
+// EndRunRequest names one run or launch.
 type EndRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Id or unique prefix of an id.
+	// Id or unique prefix of an id, of a run or of a launch.
 	RunId         string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4860,7 +5802,7 @@ type EndRunRequest struct {
 
 func (x *EndRunRequest) Reset() {
 	*x = EndRunRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[74]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4872,7 +5814,7 @@ func (x *EndRunRequest) String() string {
 func (*EndRunRequest) ProtoMessage() {}
 
 func (x *EndRunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[74]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4885,7 +5827,7 @@ func (x *EndRunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRunRequest.ProtoReflect.Descriptor instead.
 func (*EndRunRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{74}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *EndRunRequest) GetRunId() string {
@@ -4895,18 +5837,20 @@ func (x *EndRunRequest) GetRunId() string {
 	return ""
 }
 
-// EndRunResponse describes the run that was ended.
+// EndRunResponse describes what was ended.
 type EndRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The run.
-	Run           *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// The run; absent when a launch was ended.
+	Run *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	// The launch; absent when a run was ended.
+	Launch        *Launch `protobuf:"bytes,2,opt,name=launch,proto3" json:"launch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EndRunResponse) Reset() {
 	*x = EndRunResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[75]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4918,7 +5862,7 @@ func (x *EndRunResponse) String() string {
 func (*EndRunResponse) ProtoMessage() {}
 
 func (x *EndRunResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[75]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4931,12 +5875,19 @@ func (x *EndRunResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRunResponse.ProtoReflect.Descriptor instead.
 func (*EndRunResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{75}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *EndRunResponse) GetRun() *Run {
 	if x != nil {
 		return x.Run
+	}
+	return nil
+}
+
+func (x *EndRunResponse) GetLaunch() *Launch {
+	if x != nil {
+		return x.Launch
 	}
 	return nil
 }
@@ -4950,7 +5901,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[76]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4962,7 +5913,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[76]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4975,7 +5926,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{76}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{88}
 }
 
 // WatchEventsResponse is one event.
@@ -4989,7 +5940,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[77]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5001,7 +5952,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[77]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5014,7 +5965,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{77}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *WatchEventsResponse) GetLine() []byte {
@@ -5034,14 +5985,19 @@ type ApplyRequest struct {
 	// True to remove what carries the document's owner and is not in it.
 	Prune bool `protobuf:"varint,3,opt,name=prune,proto3" json:"prune,omitempty"`
 	// Absolute folder that ${home} in file paths stands for.
-	HomeDir       string `protobuf:"bytes,4,opt,name=home_dir,json=homeDir,proto3" json:"home_dir,omitempty"`
+	HomeDir string `protobuf:"bytes,4,opt,name=home_dir,json=homeDir,proto3" json:"home_dir,omitempty"`
+	// Format of the document: empty for our own, or subject-broker.
+	Format string `protobuf:"bytes,5,opt,name=format,proto3" json:"format,omitempty"`
+	// Absolute folder in which the command was given; a storage root of the
+	// subject-broker format must lie outside of it. Empty otherwise.
+	WorkingDir    string `protobuf:"bytes,6,opt,name=working_dir,json=workingDir,proto3" json:"working_dir,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[78]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5053,7 +6009,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[78]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5066,7 +6022,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{78}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *ApplyRequest) GetDocument() []byte {
@@ -5097,6 +6053,20 @@ func (x *ApplyRequest) GetHomeDir() string {
 	return ""
 }
 
+func (x *ApplyRequest) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+func (x *ApplyRequest) GetWorkingDir() string {
+	if x != nil {
+		return x.WorkingDir
+	}
+	return ""
+}
+
 // ApplyResponse says what was, or would be, changed.
 type ApplyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5110,7 +6080,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[79]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5122,7 +6092,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[79]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5135,7 +6105,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{79}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ApplyResponse) GetChanges() []*Change {
@@ -5157,7 +6127,7 @@ type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// add, change or remove.
 	Verb string `protobuf:"bytes,1,opt,name=verb,proto3" json:"verb,omitempty"`
-	// resource, subject or grant.
+	// resource, subject, profile, tool or grant.
 	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
 	// Name of the thing; for a grant its subject, effect and capability.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
@@ -5169,7 +6139,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[80]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5181,7 +6151,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[80]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5194,7 +6164,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{80}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *Change) GetVerb() string {
@@ -5240,7 +6210,7 @@ type ExportRequest struct {
 
 func (x *ExportRequest) Reset() {
 	*x = ExportRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[81]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5252,7 +6222,7 @@ func (x *ExportRequest) String() string {
 func (*ExportRequest) ProtoMessage() {}
 
 func (x *ExportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[81]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5265,7 +6235,7 @@ func (x *ExportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportRequest.ProtoReflect.Descriptor instead.
 func (*ExportRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{81}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *ExportRequest) GetWithPins() bool {
@@ -5300,7 +6270,7 @@ type ExportResponse struct {
 
 func (x *ExportResponse) Reset() {
 	*x = ExportResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[82]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5312,7 +6282,7 @@ func (x *ExportResponse) String() string {
 func (*ExportResponse) ProtoMessage() {}
 
 func (x *ExportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[82]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5325,7 +6295,7 @@ func (x *ExportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportResponse.ProtoReflect.Descriptor instead.
 func (*ExportResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{82}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ExportResponse) GetDocument() []byte {
@@ -5344,7 +6314,7 @@ type AuditHeadRequest struct {
 
 func (x *AuditHeadRequest) Reset() {
 	*x = AuditHeadRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[83]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5356,7 +6326,7 @@ func (x *AuditHeadRequest) String() string {
 func (*AuditHeadRequest) ProtoMessage() {}
 
 func (x *AuditHeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[83]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5369,7 +6339,7 @@ func (x *AuditHeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditHeadRequest.ProtoReflect.Descriptor instead.
 func (*AuditHeadRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{83}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{95}
 }
 
 // AuditHeadResponse is what an operator keeps elsewhere to compare with later.
@@ -5395,7 +6365,7 @@ type AuditHeadResponse struct {
 
 func (x *AuditHeadResponse) Reset() {
 	*x = AuditHeadResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[84]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5407,7 +6377,7 @@ func (x *AuditHeadResponse) String() string {
 func (*AuditHeadResponse) ProtoMessage() {}
 
 func (x *AuditHeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[84]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5420,7 +6390,7 @@ func (x *AuditHeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditHeadResponse.ProtoReflect.Descriptor instead.
 func (*AuditHeadResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{84}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *AuditHeadResponse) GetGenesis() string {
@@ -5499,7 +6469,7 @@ type ReadAuditRequest struct {
 
 func (x *ReadAuditRequest) Reset() {
 	*x = ReadAuditRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[85]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5511,7 +6481,7 @@ func (x *ReadAuditRequest) String() string {
 func (*ReadAuditRequest) ProtoMessage() {}
 
 func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[85]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5524,7 +6494,7 @@ func (x *ReadAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditRequest.ProtoReflect.Descriptor instead.
 func (*ReadAuditRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{85}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *ReadAuditRequest) GetFromSeq() uint64 {
@@ -5601,7 +6571,7 @@ type ReadAuditResponse struct {
 
 func (x *ReadAuditResponse) Reset() {
 	*x = ReadAuditResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[86]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5613,7 +6583,7 @@ func (x *ReadAuditResponse) String() string {
 func (*ReadAuditResponse) ProtoMessage() {}
 
 func (x *ReadAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[86]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5626,7 +6596,7 @@ func (x *ReadAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadAuditResponse.ProtoReflect.Descriptor instead.
 func (*ReadAuditResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{86}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *ReadAuditResponse) GetLines() [][]byte {
@@ -5649,7 +6619,7 @@ type ListDenialsRequest struct {
 
 func (x *ListDenialsRequest) Reset() {
 	*x = ListDenialsRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[87]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5661,7 +6631,7 @@ func (x *ListDenialsRequest) String() string {
 func (*ListDenialsRequest) ProtoMessage() {}
 
 func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[87]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5674,7 +6644,7 @@ func (x *ListDenialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsRequest.ProtoReflect.Descriptor instead.
 func (*ListDenialsRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{87}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *ListDenialsRequest) GetSince() int64 {
@@ -5702,7 +6672,7 @@ type ListDenialsResponse struct {
 
 func (x *ListDenialsResponse) Reset() {
 	*x = ListDenialsResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[88]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5714,7 +6684,7 @@ func (x *ListDenialsResponse) String() string {
 func (*ListDenialsResponse) ProtoMessage() {}
 
 func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[88]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5727,7 +6697,7 @@ func (x *ListDenialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDenialsResponse.ProtoReflect.Descriptor instead.
 func (*ListDenialsResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{88}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *ListDenialsResponse) GetGroups() []*DenialGroup {
@@ -5760,7 +6730,7 @@ type DenialGroup struct {
 
 func (x *DenialGroup) Reset() {
 	*x = DenialGroup{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[89]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5772,7 +6742,7 @@ func (x *DenialGroup) String() string {
 func (*DenialGroup) ProtoMessage() {}
 
 func (x *DenialGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[89]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5785,7 +6755,7 @@ func (x *DenialGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenialGroup.ProtoReflect.Descriptor instead.
 func (*DenialGroup) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{89}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *DenialGroup) GetSubject() string {
@@ -5850,7 +6820,7 @@ type PruneAuditRequest struct {
 
 func (x *PruneAuditRequest) Reset() {
 	*x = PruneAuditRequest{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[90]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5862,7 +6832,7 @@ func (x *PruneAuditRequest) String() string {
 func (*PruneAuditRequest) ProtoMessage() {}
 
 func (x *PruneAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[90]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5875,7 +6845,7 @@ func (x *PruneAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneAuditRequest.ProtoReflect.Descriptor instead.
 func (*PruneAuditRequest) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{90}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *PruneAuditRequest) GetCopies() []*SegmentCopy {
@@ -5905,7 +6875,7 @@ type SegmentCopy struct {
 
 func (x *SegmentCopy) Reset() {
 	*x = SegmentCopy{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[91]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5917,7 +6887,7 @@ func (x *SegmentCopy) String() string {
 func (*SegmentCopy) ProtoMessage() {}
 
 func (x *SegmentCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[91]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5930,7 +6900,7 @@ func (x *SegmentCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SegmentCopy.ProtoReflect.Descriptor instead.
 func (*SegmentCopy) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{91}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *SegmentCopy) GetSegment() uint32 {
@@ -5958,7 +6928,7 @@ type PruneAuditResponse struct {
 
 func (x *PruneAuditResponse) Reset() {
 	*x = PruneAuditResponse{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[92]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5970,7 +6940,7 @@ func (x *PruneAuditResponse) String() string {
 func (*PruneAuditResponse) ProtoMessage() {}
 
 func (x *PruneAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[92]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5983,7 +6953,7 @@ func (x *PruneAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneAuditResponse.ProtoReflect.Descriptor instead.
 func (*PruneAuditResponse) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{92}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *PruneAuditResponse) GetSegments() []*PrunedSegment {
@@ -6010,7 +6980,7 @@ type PrunedSegment struct {
 
 func (x *PrunedSegment) Reset() {
 	*x = PrunedSegment{}
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[93]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6022,7 +6992,7 @@ func (x *PrunedSegment) String() string {
 func (*PrunedSegment) ProtoMessage() {}
 
 func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
-	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[93]
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6035,7 +7005,7 @@ func (x *PrunedSegment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrunedSegment.ProtoReflect.Descriptor instead.
 func (*PrunedSegment) Descriptor() ([]byte, []int) {
-	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{93}
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{105}
 }
 
 func (x *PrunedSegment) GetSegment() uint32 {
@@ -6071,7 +7041,7 @@ var File_subjectbroker_operator_v1_operator_proto protoreflect.FileDescriptor
 const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"(subjectbroker/operator/v1/operator.proto\x12\x19subjectbroker.operator.v1\"\x0f\n" +
-	"\rStatusRequest\"\xa5\a\n" +
+	"\rStatusRequest\"\x9e\b\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03api\x18\x02 \x01(\rR\x03api\x12\x10\n" +
@@ -6113,7 +7083,10 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"rewrapLeft\x12\x1d\n" +
 	"\n" +
 	"head_cause\x18\x1c \x01(\tR\theadCause\x12\x19\n" +
-	"\bhead_seq\x18\x1d \x01(\x04R\aheadSeq\"1\n" +
+	"\bhead_seq\x18\x1d \x01(\x04R\aheadSeq\x12=\n" +
+	"\blaunches\x18\x1e \x03(\v2!.subjectbroker.operator.v1.LaunchR\blaunches\x12\x1c\n" +
+	"\toperators\x18\x1f \x03(\rR\toperators\x12\x1a\n" +
+	"\bprofiles\x18  \x01(\rR\bprofiles\"1\n" +
 	"\aKeySlot\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\"_\n" +
@@ -6206,16 +7179,20 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\fPanicRequest\"?\n" +
 	"\rPanicResponse\x12\x1a\n" +
 	"\bsubjects\x18\x01 \x03(\tR\bsubjects\x12\x12\n" +
-	"\x04runs\x18\x02 \x01(\rR\x04runs\"\x85\x01\n" +
+	"\x04runs\x18\x02 \x01(\rR\x04runs\"\xbc\x01\n" +
 	"\x10PutSecretRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04note\x18\x04 \x01(\tR\x04note\x12\x1b\n" +
-	"\tif_absent\x18\x05 \x01(\bR\bifAbsent\"n\n" +
+	"\tif_absent\x18\x05 \x01(\bR\bifAbsent\x12\x1d\n" +
+	"\n" +
+	"if_changed\x18\x06 \x01(\bR\tifChanged\x12\x16\n" +
+	"\x06domain\x18\a \x01(\tR\x06domain\"\x8c\x01\n" +
 	"\x11PutSecretResponse\x12?\n" +
 	"\bresource\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ResourceR\bresource\x12\x18\n" +
-	"\areaders\x18\x02 \x03(\tR\areaders\"@\n" +
+	"\areaders\x18\x02 \x03(\tR\areaders\x12\x1c\n" +
+	"\tunchanged\x18\x03 \x01(\bR\tunchanged\"@\n" +
 	"\x10GetSecretRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\rR\aversion\"o\n" +
@@ -6228,12 +7205,13 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\rR\x02to\"W\n" +
 	"\x14RevertSecretResponse\x12?\n" +
-	"\bresource\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ResourceR\bresource\"^\n" +
+	"\bresource\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ResourceR\bresource\"v\n" +
 	"\x0eAddFileRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x10\n" +
 	"\x03pin\x18\x03 \x01(\tR\x03pin\x12\x12\n" +
-	"\x04note\x18\x04 \x01(\tR\x04note\"R\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\x12\x16\n" +
+	"\x06domain\x18\x05 \x01(\tR\x06domain\"R\n" +
 	"\x0fAddFileResponse\x12?\n" +
 	"\bresource\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ResourceR\bresource\")\n" +
 	"\x11CheckFilesRequest\x12\x14\n" +
@@ -6292,7 +7270,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x11revoked_grant_ids\x18\x01 \x03(\tR\x0frevokedGrantIds\x12?\n" +
 	"\abackups\x18\x02 \x03(\v2%.subjectbroker.operator.v1.BackupInfoR\abackups\x12 \n" +
 	"\voverwritten\x18\x03 \x01(\bR\voverwritten\x12\x12\n" +
-	"\x04kept\x18\x04 \x03(\tR\x04kept\"\xae\x01\n" +
+	"\x04kept\x18\x04 \x03(\tR\x04kept\"\xcd\x01\n" +
 	"\aSubject\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aenabled\x18\x02 \x01(\bR\aenabled\x12\x19\n" +
@@ -6300,10 +7278,14 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\acreated\x18\x04 \x01(\x03R\acreated\x12\x14\n" +
 	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x16\n" +
 	"\x06grants\x18\x06 \x01(\rR\x06grants\x12\x12\n" +
-	"\x04runs\x18\a \x01(\rR\x04runs\"B\n" +
+	"\x04runs\x18\a \x01(\rR\x04runs\x12\x15\n" +
+	"\x03uid\x18\b \x01(\rH\x00R\x03uid\x88\x01\x01B\x06\n" +
+	"\x04_uid\"a\n" +
 	"\x11AddSubjectRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
-	"\bmin_tier\x18\x02 \x01(\tR\aminTier\"R\n" +
+	"\bmin_tier\x18\x02 \x01(\tR\aminTier\x12\x15\n" +
+	"\x03uid\x18\x03 \x01(\rH\x00R\x03uid\x88\x01\x01B\x06\n" +
+	"\x04_uid\"R\n" +
 	"\x12AddSubjectResponse\x12<\n" +
 	"\asubject\x18\x01 \x01(\v2\".subjectbroker.operator.v1.SubjectR\asubject\"m\n" +
 	"\x11SetSubjectRequest\x12\x12\n" +
@@ -6324,7 +7306,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x15RemoveSubjectResponse\x12*\n" +
 	"\x11revoked_grant_ids\x18\x01 \x03(\tR\x0frevokedGrantIds\x12\x1d\n" +
 	"\n" +
-	"ended_runs\x18\x02 \x01(\rR\tendedRuns\"\xe7\x02\n" +
+	"ended_runs\x18\x02 \x01(\rR\tendedRuns\"\x9a\x03\n" +
 	"\x05Grant\x12\x19\n" +
 	"\bgrant_id\x18\x01 \x01(\tR\agrantId\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x1e\n" +
@@ -6342,7 +7324,10 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\acreated\x18\v \x01(\x03R\acreated\x12\x14\n" +
 	"\x05state\x18\f \x01(\tR\x05state\x12\x14\n" +
 	"\x05owner\x18\r \x01(\tR\x05owner\x12\x1a\n" +
-	"\bdisclose\x18\x0e \x01(\bR\bdisclose\"\xb2\x02\n" +
+	"\bdisclose\x18\x0e \x01(\bR\bdisclose\x12\"\n" +
+	"\n" +
+	"granted_by\x18\x0f \x01(\rH\x00R\tgrantedBy\x88\x01\x01B\r\n" +
+	"\v_granted_by\"\xb2\x02\n" +
 	"\x13CreateGrantsRequest\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\"\n" +
 	"\fcapabilities\x18\x02 \x03(\tR\fcapabilities\x12\x12\n" +
@@ -6372,13 +7357,14 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x10\n" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"N\n" +
 	"\x12ListGrantsResponse\x128\n" +
-	"\x06grants\x18\x01 \x03(\v2 .subjectbroker.operator.v1.GrantR\x06grants\"^\n" +
+	"\x06grants\x18\x01 \x03(\v2 .subjectbroker.operator.v1.GrantR\x06grants\"x\n" +
 	"\x0eExplainRequest\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x1e\n" +
 	"\n" +
 	"capability\x18\x02 \x01(\tR\n" +
 	"capability\x12\x12\n" +
-	"\x04tier\x18\x03 \x01(\tR\x04tier\"\xbb\x01\n" +
+	"\x04tier\x18\x03 \x01(\tR\x04tier\x12\x18\n" +
+	"\aprofile\x18\x04 \x01(\tR\aprofile\"\xbb\x01\n" +
 	"\x0fExplainResponse\x12\x1a\n" +
 	"\bdecision\x18\x01 \x01(\tR\bdecision\x12\x1f\n" +
 	"\vreason_code\x18\x02 \x01(\tR\n" +
@@ -6390,7 +7376,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x05check\x18\x01 \x01(\tR\x05check\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x12\x19\n" +
-	"\bgrant_id\x18\x04 \x01(\tR\agrantId\"\xc3\x02\n" +
+	"\bgrant_id\x18\x04 \x01(\tR\agrantId\"\xfa\x02\n" +
 	"\x03Run\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
@@ -6405,23 +7391,93 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	" \x01(\x04R\x05reads\x12\x18\n" +
 	"\adenials\x18\v \x01(\x04R\adenials\x12\x1c\n" +
 	"\tresources\x18\f \x03(\tR\tresources\x12\x1a\n" +
-	"\battested\x18\r \x01(\tR\battested\"'\n" +
+	"\battested\x18\r \x01(\tR\battested\x12\x1b\n" +
+	"\tlaunch_id\x18\x0e \x01(\tR\blaunchId\x12\x18\n" +
+	"\aprofile\x18\x0f \x01(\tR\aprofile\"\x86\x03\n" +
+	"\x06Launch\x12\x1b\n" +
+	"\tlaunch_id\x18\x01 \x01(\tR\blaunchId\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x18\n" +
+	"\aprofile\x18\x03 \x01(\tR\aprofile\x12\x12\n" +
+	"\x04tier\x18\x04 \x01(\tR\x04tier\x12\x10\n" +
+	"\x03pid\x18\x05 \x01(\x05R\x03pid\x12\x10\n" +
+	"\x03uid\x18\x06 \x01(\rR\x03uid\x12\x18\n" +
+	"\acommand\x18\a \x01(\tR\acommand\x12\x16\n" +
+	"\x06opened\x18\b \x01(\x03R\x06opened\x12\x14\n" +
+	"\x05ended\x18\t \x01(\x03R\x05ended\x12\x12\n" +
+	"\x04runs\x18\n" +
+	" \x01(\rR\x04runs\x12\x14\n" +
+	"\x05reads\x18\v \x01(\x04R\x05reads\x12\x18\n" +
+	"\adenials\x18\f \x01(\x04R\adenials\x12\x1c\n" +
+	"\tdisclosed\x18\r \x03(\tR\tdisclosed\x12\x14\n" +
+	"\x05state\x18\x0e \x01(\tR\x05state\x12\x15\n" +
+	"\x06no_net\x18\x0f \x01(\bR\x05noNet\x12\x1c\n" +
+	"\tworkspace\x18\x10 \x01(\tR\tworkspace\"\xde\x01\n" +
+	"\x11OpenLaunchRequest\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x18\n" +
+	"\aprofile\x18\x02 \x01(\tR\aprofile\x12\x18\n" +
+	"\asandbox\x18\x03 \x01(\bR\asandbox\x12\x15\n" +
+	"\x06no_net\x18\x04 \x01(\bR\x05noNet\x12\x1c\n" +
+	"\tworkspace\x18\x05 \x01(\tR\tworkspace\x12\x10\n" +
+	"\x03pid\x18\x06 \x01(\x05R\x03pid\x12\x18\n" +
+	"\acommand\x18\a \x01(\tR\acommand\x12\x1a\n" +
+	"\bdisclose\x18\b \x03(\tR\bdisclose\"\x95\x01\n" +
+	"\x12OpenLaunchResponse\x129\n" +
+	"\x06launch\x18\x01 \x01(\v2!.subjectbroker.operator.v1.LaunchR\x06launch\x12D\n" +
+	"\bcontents\x18\x02 \x03(\v2(.subjectbroker.operator.v1.LaunchContentR\bcontents\"=\n" +
+	"\rLaunchContent\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\"\x14\n" +
+	"\x12GetOperatorRequest\"\xde\x01\n" +
+	"\x13GetOperatorResponse\x12\x1e\n" +
+	"\n" +
+	"passphrase\x18\x01 \x01(\bR\n" +
+	"passphrase\x12\x18\n" +
+	"\asession\x18\x02 \x01(\bR\asession\x12$\n" +
+	"\rauthenticated\x18\x03 \x01(\bR\rauthenticated\x12\x14\n" +
+	"\x05guard\x18\x04 \x01(\bR\x05guard\x12\x1c\n" +
+	"\toperators\x18\x05 \x03(\rR\toperators\x12\x1a\n" +
+	"\bsessions\x18\x06 \x01(\rR\bsessions\x12\x17\n" +
+	"\await_ms\x18\a \x01(\x04R\x06waitMs\"X\n" +
+	"\x1cSetOperatorPassphraseRequest\x12\x18\n" +
+	"\apresent\x18\x01 \x01(\fR\apresent\x12\x1e\n" +
+	"\n" +
+	"passphrase\x18\x02 \x01(\fR\n" +
+	"passphrase\"?\n" +
+	"\x1dSetOperatorPassphraseResponse\x12\x1e\n" +
+	"\n" +
+	"passphrase\x18\x01 \x01(\bR\n" +
+	"passphrase\"4\n" +
+	"\x12OpenSessionRequest\x12\x1e\n" +
+	"\n" +
+	"passphrase\x18\x01 \x01(\fR\n" +
+	"passphrase\"J\n" +
+	"\x13OpenSessionResponse\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x14\n" +
+	"\x05until\x18\x02 \x01(\x03R\x05until\"\x15\n" +
+	"\x13CloseSessionRequest\"\x16\n" +
+	"\x14CloseSessionResponse\"'\n" +
 	"\x0fListRunsRequest\x12\x14\n" +
-	"\x05ended\x18\x01 \x01(\bR\x05ended\"F\n" +
+	"\x05ended\x18\x01 \x01(\bR\x05ended\"\x85\x01\n" +
 	"\x10ListRunsResponse\x122\n" +
-	"\x04runs\x18\x01 \x03(\v2\x1e.subjectbroker.operator.v1.RunR\x04runs\"&\n" +
+	"\x04runs\x18\x01 \x03(\v2\x1e.subjectbroker.operator.v1.RunR\x04runs\x12=\n" +
+	"\blaunches\x18\x02 \x03(\v2!.subjectbroker.operator.v1.LaunchR\blaunches\"&\n" +
 	"\rEndRunRequest\x12\x15\n" +
-	"\x06run_id\x18\x01 \x01(\tR\x05runId\"B\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\"}\n" +
 	"\x0eEndRunResponse\x120\n" +
-	"\x03run\x18\x01 \x01(\v2\x1e.subjectbroker.operator.v1.RunR\x03run\"\x14\n" +
+	"\x03run\x18\x01 \x01(\v2\x1e.subjectbroker.operator.v1.RunR\x03run\x129\n" +
+	"\x06launch\x18\x02 \x01(\v2!.subjectbroker.operator.v1.LaunchR\x06launch\"\x14\n" +
 	"\x12WatchEventsRequest\")\n" +
 	"\x13WatchEventsResponse\x12\x12\n" +
-	"\x04line\x18\x01 \x01(\fR\x04line\"t\n" +
+	"\x04line\x18\x01 \x01(\fR\x04line\"\xad\x01\n" +
 	"\fApplyRequest\x12\x1a\n" +
 	"\bdocument\x18\x01 \x01(\fR\bdocument\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x14\n" +
 	"\x05prune\x18\x03 \x01(\bR\x05prune\x12\x19\n" +
-	"\bhome_dir\x18\x04 \x01(\tR\ahomeDir\"o\n" +
+	"\bhome_dir\x18\x04 \x01(\tR\ahomeDir\x12\x16\n" +
+	"\x06format\x18\x05 \x01(\tR\x06format\x12\x1f\n" +
+	"\vworking_dir\x18\x06 \x01(\tR\n" +
+	"workingDir\"o\n" +
 	"\rApplyResponse\x12;\n" +
 	"\achanges\x18\x01 \x03(\v2!.subjectbroker.operator.v1.ChangeR\achanges\x12!\n" +
 	"\fneed_content\x18\x02 \x03(\tR\vneedContent\"\\\n" +
@@ -6485,7 +7541,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\asegment\x18\x01 \x01(\rR\asegment\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x12\x12\n" +
 	"\x04last\x18\x03 \x01(\x04R\x04last\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes2\xe5 \n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes2\xaa%\n" +
 	"\x0fOperatorService\x12]\n" +
 	"\x06Status\x12(.subjectbroker.operator.v1.StatusRequest\x1a).subjectbroker.operator.v1.StatusResponse\x12o\n" +
 	"\fConfirmClock\x12..subjectbroker.operator.v1.ConfirmClockRequest\x1a/.subjectbroker.operator.v1.ConfirmClockResponse\x12W\n" +
@@ -6524,7 +7580,13 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"ListGrants\x12,.subjectbroker.operator.v1.ListGrantsRequest\x1a-.subjectbroker.operator.v1.ListGrantsResponse\x12`\n" +
 	"\aExplain\x12).subjectbroker.operator.v1.ExplainRequest\x1a*.subjectbroker.operator.v1.ExplainResponse\x12c\n" +
 	"\bListRuns\x12*.subjectbroker.operator.v1.ListRunsRequest\x1a+.subjectbroker.operator.v1.ListRunsResponse\x12]\n" +
-	"\x06EndRun\x12(.subjectbroker.operator.v1.EndRunRequest\x1a).subjectbroker.operator.v1.EndRunResponse\x12n\n" +
+	"\x06EndRun\x12(.subjectbroker.operator.v1.EndRunRequest\x1a).subjectbroker.operator.v1.EndRunResponse\x12i\n" +
+	"\n" +
+	"OpenLaunch\x12,.subjectbroker.operator.v1.OpenLaunchRequest\x1a-.subjectbroker.operator.v1.OpenLaunchResponse\x12l\n" +
+	"\vGetOperator\x12-.subjectbroker.operator.v1.GetOperatorRequest\x1a..subjectbroker.operator.v1.GetOperatorResponse\x12\x8a\x01\n" +
+	"\x15SetOperatorPassphrase\x127.subjectbroker.operator.v1.SetOperatorPassphraseRequest\x1a8.subjectbroker.operator.v1.SetOperatorPassphraseResponse\x12l\n" +
+	"\vOpenSession\x12-.subjectbroker.operator.v1.OpenSessionRequest\x1a..subjectbroker.operator.v1.OpenSessionResponse\x12o\n" +
+	"\fCloseSession\x12..subjectbroker.operator.v1.CloseSessionRequest\x1a/.subjectbroker.operator.v1.CloseSessionResponse\x12n\n" +
 	"\vWatchEvents\x12-.subjectbroker.operator.v1.WatchEventsRequest\x1a..subjectbroker.operator.v1.WatchEventsResponse0\x01\x12Z\n" +
 	"\x05Apply\x12'.subjectbroker.operator.v1.ApplyRequest\x1a(.subjectbroker.operator.v1.ApplyResponse\x12]\n" +
 	"\x06Export\x12(.subjectbroker.operator.v1.ExportRequest\x1a).subjectbroker.operator.v1.ExportResponse\x12f\n" +
@@ -6546,225 +7608,252 @@ func file_subjectbroker_operator_v1_operator_proto_rawDescGZIP() []byte {
 	return file_subjectbroker_operator_v1_operator_proto_rawDescData
 }
 
-var file_subjectbroker_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 94)
+var file_subjectbroker_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
 var file_subjectbroker_operator_v1_operator_proto_goTypes = []any{
-	(*StatusRequest)(nil),          // 0: subjectbroker.operator.v1.StatusRequest
-	(*StatusResponse)(nil),         // 1: subjectbroker.operator.v1.StatusResponse
-	(*KeySlot)(nil),                // 2: subjectbroker.operator.v1.KeySlot
-	(*Probe)(nil),                  // 3: subjectbroker.operator.v1.Probe
-	(*ConfirmClockRequest)(nil),    // 4: subjectbroker.operator.v1.ConfirmClockRequest
-	(*ConfirmClockResponse)(nil),   // 5: subjectbroker.operator.v1.ConfirmClockResponse
-	(*LockRequest)(nil),            // 6: subjectbroker.operator.v1.LockRequest
-	(*LockResponse)(nil),           // 7: subjectbroker.operator.v1.LockResponse
-	(*UnlockRequest)(nil),          // 8: subjectbroker.operator.v1.UnlockRequest
-	(*UnlockResponse)(nil),         // 9: subjectbroker.operator.v1.UnlockResponse
-	(*ShowKeysRequest)(nil),        // 10: subjectbroker.operator.v1.ShowKeysRequest
-	(*ShowKeysResponse)(nil),       // 11: subjectbroker.operator.v1.ShowKeysResponse
-	(*RotateKeyRequest)(nil),       // 12: subjectbroker.operator.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),      // 13: subjectbroker.operator.v1.RotateKeyResponse
-	(*RekeyRequest)(nil),           // 14: subjectbroker.operator.v1.RekeyRequest
-	(*RekeyResponse)(nil),          // 15: subjectbroker.operator.v1.RekeyResponse
-	(*AddSlotRequest)(nil),         // 16: subjectbroker.operator.v1.AddSlotRequest
-	(*AddSlotResponse)(nil),        // 17: subjectbroker.operator.v1.AddSlotResponse
-	(*TestSlotRequest)(nil),        // 18: subjectbroker.operator.v1.TestSlotRequest
-	(*TestSlotResponse)(nil),       // 19: subjectbroker.operator.v1.TestSlotResponse
-	(*RemoveSlotRequest)(nil),      // 20: subjectbroker.operator.v1.RemoveSlotRequest
-	(*RemoveSlotResponse)(nil),     // 21: subjectbroker.operator.v1.RemoveSlotResponse
-	(*BackupRequest)(nil),          // 22: subjectbroker.operator.v1.BackupRequest
-	(*BackupResponse)(nil),         // 23: subjectbroker.operator.v1.BackupResponse
-	(*BackupInfo)(nil),             // 24: subjectbroker.operator.v1.BackupInfo
-	(*VerifyBackupRequest)(nil),    // 25: subjectbroker.operator.v1.VerifyBackupRequest
-	(*VerifyBackupResponse)(nil),   // 26: subjectbroker.operator.v1.VerifyBackupResponse
-	(*ListBackupsRequest)(nil),     // 27: subjectbroker.operator.v1.ListBackupsRequest
-	(*ListBackupsResponse)(nil),    // 28: subjectbroker.operator.v1.ListBackupsResponse
-	(*PanicRequest)(nil),           // 29: subjectbroker.operator.v1.PanicRequest
-	(*PanicResponse)(nil),          // 30: subjectbroker.operator.v1.PanicResponse
-	(*PutSecretRequest)(nil),       // 31: subjectbroker.operator.v1.PutSecretRequest
-	(*PutSecretResponse)(nil),      // 32: subjectbroker.operator.v1.PutSecretResponse
-	(*GetSecretRequest)(nil),       // 33: subjectbroker.operator.v1.GetSecretRequest
-	(*GetSecretResponse)(nil),      // 34: subjectbroker.operator.v1.GetSecretResponse
-	(*RevertSecretRequest)(nil),    // 35: subjectbroker.operator.v1.RevertSecretRequest
-	(*RevertSecretResponse)(nil),   // 36: subjectbroker.operator.v1.RevertSecretResponse
-	(*AddFileRequest)(nil),         // 37: subjectbroker.operator.v1.AddFileRequest
-	(*AddFileResponse)(nil),        // 38: subjectbroker.operator.v1.AddFileResponse
-	(*CheckFilesRequest)(nil),      // 39: subjectbroker.operator.v1.CheckFilesRequest
-	(*CheckFilesResponse)(nil),     // 40: subjectbroker.operator.v1.CheckFilesResponse
-	(*FileCheck)(nil),              // 41: subjectbroker.operator.v1.FileCheck
-	(*RepinFileRequest)(nil),       // 42: subjectbroker.operator.v1.RepinFileRequest
-	(*RepinFileResponse)(nil),      // 43: subjectbroker.operator.v1.RepinFileResponse
-	(*ListResourcesRequest)(nil),   // 44: subjectbroker.operator.v1.ListResourcesRequest
-	(*ListResourcesResponse)(nil),  // 45: subjectbroker.operator.v1.ListResourcesResponse
-	(*Resource)(nil),               // 46: subjectbroker.operator.v1.Resource
-	(*Version)(nil),                // 47: subjectbroker.operator.v1.Version
-	(*GetResourceRequest)(nil),     // 48: subjectbroker.operator.v1.GetResourceRequest
-	(*GetResourceResponse)(nil),    // 49: subjectbroker.operator.v1.GetResourceResponse
-	(*RemoveResourceRequest)(nil),  // 50: subjectbroker.operator.v1.RemoveResourceRequest
-	(*RemoveResourceResponse)(nil), // 51: subjectbroker.operator.v1.RemoveResourceResponse
-	(*Subject)(nil),                // 52: subjectbroker.operator.v1.Subject
-	(*AddSubjectRequest)(nil),      // 53: subjectbroker.operator.v1.AddSubjectRequest
-	(*AddSubjectResponse)(nil),     // 54: subjectbroker.operator.v1.AddSubjectResponse
-	(*SetSubjectRequest)(nil),      // 55: subjectbroker.operator.v1.SetSubjectRequest
-	(*SetSubjectResponse)(nil),     // 56: subjectbroker.operator.v1.SetSubjectResponse
-	(*ListSubjectsRequest)(nil),    // 57: subjectbroker.operator.v1.ListSubjectsRequest
-	(*ListSubjectsResponse)(nil),   // 58: subjectbroker.operator.v1.ListSubjectsResponse
-	(*RemoveSubjectRequest)(nil),   // 59: subjectbroker.operator.v1.RemoveSubjectRequest
-	(*RemoveSubjectResponse)(nil),  // 60: subjectbroker.operator.v1.RemoveSubjectResponse
-	(*Grant)(nil),                  // 61: subjectbroker.operator.v1.Grant
-	(*CreateGrantsRequest)(nil),    // 62: subjectbroker.operator.v1.CreateGrantsRequest
-	(*CreateGrantsResponse)(nil),   // 63: subjectbroker.operator.v1.CreateGrantsResponse
-	(*RevokeGrantsRequest)(nil),    // 64: subjectbroker.operator.v1.RevokeGrantsRequest
-	(*RevokeGrantsResponse)(nil),   // 65: subjectbroker.operator.v1.RevokeGrantsResponse
-	(*ListGrantsRequest)(nil),      // 66: subjectbroker.operator.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),     // 67: subjectbroker.operator.v1.ListGrantsResponse
-	(*ExplainRequest)(nil),         // 68: subjectbroker.operator.v1.ExplainRequest
-	(*ExplainResponse)(nil),        // 69: subjectbroker.operator.v1.ExplainResponse
-	(*TraceStep)(nil),              // 70: subjectbroker.operator.v1.TraceStep
-	(*Run)(nil),                    // 71: subjectbroker.operator.v1.Run
-	(*ListRunsRequest)(nil),        // 72: subjectbroker.operator.v1.ListRunsRequest
-	(*ListRunsResponse)(nil),       // 73: subjectbroker.operator.v1.ListRunsResponse
-	(*EndRunRequest)(nil),          // 74: subjectbroker.operator.v1.EndRunRequest
-	(*EndRunResponse)(nil),         // 75: subjectbroker.operator.v1.EndRunResponse
-	(*WatchEventsRequest)(nil),     // 76: subjectbroker.operator.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),    // 77: subjectbroker.operator.v1.WatchEventsResponse
-	(*ApplyRequest)(nil),           // 78: subjectbroker.operator.v1.ApplyRequest
-	(*ApplyResponse)(nil),          // 79: subjectbroker.operator.v1.ApplyResponse
-	(*Change)(nil),                 // 80: subjectbroker.operator.v1.Change
-	(*ExportRequest)(nil),          // 81: subjectbroker.operator.v1.ExportRequest
-	(*ExportResponse)(nil),         // 82: subjectbroker.operator.v1.ExportResponse
-	(*AuditHeadRequest)(nil),       // 83: subjectbroker.operator.v1.AuditHeadRequest
-	(*AuditHeadResponse)(nil),      // 84: subjectbroker.operator.v1.AuditHeadResponse
-	(*ReadAuditRequest)(nil),       // 85: subjectbroker.operator.v1.ReadAuditRequest
-	(*ReadAuditResponse)(nil),      // 86: subjectbroker.operator.v1.ReadAuditResponse
-	(*ListDenialsRequest)(nil),     // 87: subjectbroker.operator.v1.ListDenialsRequest
-	(*ListDenialsResponse)(nil),    // 88: subjectbroker.operator.v1.ListDenialsResponse
-	(*DenialGroup)(nil),            // 89: subjectbroker.operator.v1.DenialGroup
-	(*PruneAuditRequest)(nil),      // 90: subjectbroker.operator.v1.PruneAuditRequest
-	(*SegmentCopy)(nil),            // 91: subjectbroker.operator.v1.SegmentCopy
-	(*PruneAuditResponse)(nil),     // 92: subjectbroker.operator.v1.PruneAuditResponse
-	(*PrunedSegment)(nil),          // 93: subjectbroker.operator.v1.PrunedSegment
+	(*StatusRequest)(nil),                 // 0: subjectbroker.operator.v1.StatusRequest
+	(*StatusResponse)(nil),                // 1: subjectbroker.operator.v1.StatusResponse
+	(*KeySlot)(nil),                       // 2: subjectbroker.operator.v1.KeySlot
+	(*Probe)(nil),                         // 3: subjectbroker.operator.v1.Probe
+	(*ConfirmClockRequest)(nil),           // 4: subjectbroker.operator.v1.ConfirmClockRequest
+	(*ConfirmClockResponse)(nil),          // 5: subjectbroker.operator.v1.ConfirmClockResponse
+	(*LockRequest)(nil),                   // 6: subjectbroker.operator.v1.LockRequest
+	(*LockResponse)(nil),                  // 7: subjectbroker.operator.v1.LockResponse
+	(*UnlockRequest)(nil),                 // 8: subjectbroker.operator.v1.UnlockRequest
+	(*UnlockResponse)(nil),                // 9: subjectbroker.operator.v1.UnlockResponse
+	(*ShowKeysRequest)(nil),               // 10: subjectbroker.operator.v1.ShowKeysRequest
+	(*ShowKeysResponse)(nil),              // 11: subjectbroker.operator.v1.ShowKeysResponse
+	(*RotateKeyRequest)(nil),              // 12: subjectbroker.operator.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),             // 13: subjectbroker.operator.v1.RotateKeyResponse
+	(*RekeyRequest)(nil),                  // 14: subjectbroker.operator.v1.RekeyRequest
+	(*RekeyResponse)(nil),                 // 15: subjectbroker.operator.v1.RekeyResponse
+	(*AddSlotRequest)(nil),                // 16: subjectbroker.operator.v1.AddSlotRequest
+	(*AddSlotResponse)(nil),               // 17: subjectbroker.operator.v1.AddSlotResponse
+	(*TestSlotRequest)(nil),               // 18: subjectbroker.operator.v1.TestSlotRequest
+	(*TestSlotResponse)(nil),              // 19: subjectbroker.operator.v1.TestSlotResponse
+	(*RemoveSlotRequest)(nil),             // 20: subjectbroker.operator.v1.RemoveSlotRequest
+	(*RemoveSlotResponse)(nil),            // 21: subjectbroker.operator.v1.RemoveSlotResponse
+	(*BackupRequest)(nil),                 // 22: subjectbroker.operator.v1.BackupRequest
+	(*BackupResponse)(nil),                // 23: subjectbroker.operator.v1.BackupResponse
+	(*BackupInfo)(nil),                    // 24: subjectbroker.operator.v1.BackupInfo
+	(*VerifyBackupRequest)(nil),           // 25: subjectbroker.operator.v1.VerifyBackupRequest
+	(*VerifyBackupResponse)(nil),          // 26: subjectbroker.operator.v1.VerifyBackupResponse
+	(*ListBackupsRequest)(nil),            // 27: subjectbroker.operator.v1.ListBackupsRequest
+	(*ListBackupsResponse)(nil),           // 28: subjectbroker.operator.v1.ListBackupsResponse
+	(*PanicRequest)(nil),                  // 29: subjectbroker.operator.v1.PanicRequest
+	(*PanicResponse)(nil),                 // 30: subjectbroker.operator.v1.PanicResponse
+	(*PutSecretRequest)(nil),              // 31: subjectbroker.operator.v1.PutSecretRequest
+	(*PutSecretResponse)(nil),             // 32: subjectbroker.operator.v1.PutSecretResponse
+	(*GetSecretRequest)(nil),              // 33: subjectbroker.operator.v1.GetSecretRequest
+	(*GetSecretResponse)(nil),             // 34: subjectbroker.operator.v1.GetSecretResponse
+	(*RevertSecretRequest)(nil),           // 35: subjectbroker.operator.v1.RevertSecretRequest
+	(*RevertSecretResponse)(nil),          // 36: subjectbroker.operator.v1.RevertSecretResponse
+	(*AddFileRequest)(nil),                // 37: subjectbroker.operator.v1.AddFileRequest
+	(*AddFileResponse)(nil),               // 38: subjectbroker.operator.v1.AddFileResponse
+	(*CheckFilesRequest)(nil),             // 39: subjectbroker.operator.v1.CheckFilesRequest
+	(*CheckFilesResponse)(nil),            // 40: subjectbroker.operator.v1.CheckFilesResponse
+	(*FileCheck)(nil),                     // 41: subjectbroker.operator.v1.FileCheck
+	(*RepinFileRequest)(nil),              // 42: subjectbroker.operator.v1.RepinFileRequest
+	(*RepinFileResponse)(nil),             // 43: subjectbroker.operator.v1.RepinFileResponse
+	(*ListResourcesRequest)(nil),          // 44: subjectbroker.operator.v1.ListResourcesRequest
+	(*ListResourcesResponse)(nil),         // 45: subjectbroker.operator.v1.ListResourcesResponse
+	(*Resource)(nil),                      // 46: subjectbroker.operator.v1.Resource
+	(*Version)(nil),                       // 47: subjectbroker.operator.v1.Version
+	(*GetResourceRequest)(nil),            // 48: subjectbroker.operator.v1.GetResourceRequest
+	(*GetResourceResponse)(nil),           // 49: subjectbroker.operator.v1.GetResourceResponse
+	(*RemoveResourceRequest)(nil),         // 50: subjectbroker.operator.v1.RemoveResourceRequest
+	(*RemoveResourceResponse)(nil),        // 51: subjectbroker.operator.v1.RemoveResourceResponse
+	(*Subject)(nil),                       // 52: subjectbroker.operator.v1.Subject
+	(*AddSubjectRequest)(nil),             // 53: subjectbroker.operator.v1.AddSubjectRequest
+	(*AddSubjectResponse)(nil),            // 54: subjectbroker.operator.v1.AddSubjectResponse
+	(*SetSubjectRequest)(nil),             // 55: subjectbroker.operator.v1.SetSubjectRequest
+	(*SetSubjectResponse)(nil),            // 56: subjectbroker.operator.v1.SetSubjectResponse
+	(*ListSubjectsRequest)(nil),           // 57: subjectbroker.operator.v1.ListSubjectsRequest
+	(*ListSubjectsResponse)(nil),          // 58: subjectbroker.operator.v1.ListSubjectsResponse
+	(*RemoveSubjectRequest)(nil),          // 59: subjectbroker.operator.v1.RemoveSubjectRequest
+	(*RemoveSubjectResponse)(nil),         // 60: subjectbroker.operator.v1.RemoveSubjectResponse
+	(*Grant)(nil),                         // 61: subjectbroker.operator.v1.Grant
+	(*CreateGrantsRequest)(nil),           // 62: subjectbroker.operator.v1.CreateGrantsRequest
+	(*CreateGrantsResponse)(nil),          // 63: subjectbroker.operator.v1.CreateGrantsResponse
+	(*RevokeGrantsRequest)(nil),           // 64: subjectbroker.operator.v1.RevokeGrantsRequest
+	(*RevokeGrantsResponse)(nil),          // 65: subjectbroker.operator.v1.RevokeGrantsResponse
+	(*ListGrantsRequest)(nil),             // 66: subjectbroker.operator.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),            // 67: subjectbroker.operator.v1.ListGrantsResponse
+	(*ExplainRequest)(nil),                // 68: subjectbroker.operator.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 69: subjectbroker.operator.v1.ExplainResponse
+	(*TraceStep)(nil),                     // 70: subjectbroker.operator.v1.TraceStep
+	(*Run)(nil),                           // 71: subjectbroker.operator.v1.Run
+	(*Launch)(nil),                        // 72: subjectbroker.operator.v1.Launch
+	(*OpenLaunchRequest)(nil),             // 73: subjectbroker.operator.v1.OpenLaunchRequest
+	(*OpenLaunchResponse)(nil),            // 74: subjectbroker.operator.v1.OpenLaunchResponse
+	(*LaunchContent)(nil),                 // 75: subjectbroker.operator.v1.LaunchContent
+	(*GetOperatorRequest)(nil),            // 76: subjectbroker.operator.v1.GetOperatorRequest
+	(*GetOperatorResponse)(nil),           // 77: subjectbroker.operator.v1.GetOperatorResponse
+	(*SetOperatorPassphraseRequest)(nil),  // 78: subjectbroker.operator.v1.SetOperatorPassphraseRequest
+	(*SetOperatorPassphraseResponse)(nil), // 79: subjectbroker.operator.v1.SetOperatorPassphraseResponse
+	(*OpenSessionRequest)(nil),            // 80: subjectbroker.operator.v1.OpenSessionRequest
+	(*OpenSessionResponse)(nil),           // 81: subjectbroker.operator.v1.OpenSessionResponse
+	(*CloseSessionRequest)(nil),           // 82: subjectbroker.operator.v1.CloseSessionRequest
+	(*CloseSessionResponse)(nil),          // 83: subjectbroker.operator.v1.CloseSessionResponse
+	(*ListRunsRequest)(nil),               // 84: subjectbroker.operator.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),              // 85: subjectbroker.operator.v1.ListRunsResponse
+	(*EndRunRequest)(nil),                 // 86: subjectbroker.operator.v1.EndRunRequest
+	(*EndRunResponse)(nil),                // 87: subjectbroker.operator.v1.EndRunResponse
+	(*WatchEventsRequest)(nil),            // 88: subjectbroker.operator.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),           // 89: subjectbroker.operator.v1.WatchEventsResponse
+	(*ApplyRequest)(nil),                  // 90: subjectbroker.operator.v1.ApplyRequest
+	(*ApplyResponse)(nil),                 // 91: subjectbroker.operator.v1.ApplyResponse
+	(*Change)(nil),                        // 92: subjectbroker.operator.v1.Change
+	(*ExportRequest)(nil),                 // 93: subjectbroker.operator.v1.ExportRequest
+	(*ExportResponse)(nil),                // 94: subjectbroker.operator.v1.ExportResponse
+	(*AuditHeadRequest)(nil),              // 95: subjectbroker.operator.v1.AuditHeadRequest
+	(*AuditHeadResponse)(nil),             // 96: subjectbroker.operator.v1.AuditHeadResponse
+	(*ReadAuditRequest)(nil),              // 97: subjectbroker.operator.v1.ReadAuditRequest
+	(*ReadAuditResponse)(nil),             // 98: subjectbroker.operator.v1.ReadAuditResponse
+	(*ListDenialsRequest)(nil),            // 99: subjectbroker.operator.v1.ListDenialsRequest
+	(*ListDenialsResponse)(nil),           // 100: subjectbroker.operator.v1.ListDenialsResponse
+	(*DenialGroup)(nil),                   // 101: subjectbroker.operator.v1.DenialGroup
+	(*PruneAuditRequest)(nil),             // 102: subjectbroker.operator.v1.PruneAuditRequest
+	(*SegmentCopy)(nil),                   // 103: subjectbroker.operator.v1.SegmentCopy
+	(*PruneAuditResponse)(nil),            // 104: subjectbroker.operator.v1.PruneAuditResponse
+	(*PrunedSegment)(nil),                 // 105: subjectbroker.operator.v1.PrunedSegment
 }
 var file_subjectbroker_operator_v1_operator_proto_depIdxs = []int32{
-	71, // 0: subjectbroker.operator.v1.StatusResponse.runs:type_name -> subjectbroker.operator.v1.Run
-	3,  // 1: subjectbroker.operator.v1.StatusResponse.probes:type_name -> subjectbroker.operator.v1.Probe
-	2,  // 2: subjectbroker.operator.v1.StatusResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
-	2,  // 3: subjectbroker.operator.v1.ShowKeysResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
-	2,  // 4: subjectbroker.operator.v1.RekeyResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
-	2,  // 5: subjectbroker.operator.v1.AddSlotResponse.slot:type_name -> subjectbroker.operator.v1.KeySlot
-	2,  // 6: subjectbroker.operator.v1.TestSlotResponse.slot:type_name -> subjectbroker.operator.v1.KeySlot
-	2,  // 7: subjectbroker.operator.v1.RemoveSlotResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
-	24, // 8: subjectbroker.operator.v1.RemoveSlotResponse.backups:type_name -> subjectbroker.operator.v1.BackupInfo
-	24, // 9: subjectbroker.operator.v1.BackupResponse.info:type_name -> subjectbroker.operator.v1.BackupInfo
-	24, // 10: subjectbroker.operator.v1.VerifyBackupResponse.info:type_name -> subjectbroker.operator.v1.BackupInfo
-	24, // 11: subjectbroker.operator.v1.ListBackupsResponse.backups:type_name -> subjectbroker.operator.v1.BackupInfo
-	46, // 12: subjectbroker.operator.v1.PutSecretResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	46, // 13: subjectbroker.operator.v1.RevertSecretResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	46, // 14: subjectbroker.operator.v1.AddFileResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	41, // 15: subjectbroker.operator.v1.CheckFilesResponse.files:type_name -> subjectbroker.operator.v1.FileCheck
-	41, // 16: subjectbroker.operator.v1.RepinFileResponse.before:type_name -> subjectbroker.operator.v1.FileCheck
-	46, // 17: subjectbroker.operator.v1.RepinFileResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	46, // 18: subjectbroker.operator.v1.ListResourcesResponse.resources:type_name -> subjectbroker.operator.v1.Resource
-	46, // 19: subjectbroker.operator.v1.GetResourceResponse.resource:type_name -> subjectbroker.operator.v1.Resource
-	47, // 20: subjectbroker.operator.v1.GetResourceResponse.versions:type_name -> subjectbroker.operator.v1.Version
-	61, // 21: subjectbroker.operator.v1.GetResourceResponse.grants:type_name -> subjectbroker.operator.v1.Grant
-	24, // 22: subjectbroker.operator.v1.RemoveResourceResponse.backups:type_name -> subjectbroker.operator.v1.BackupInfo
-	52, // 23: subjectbroker.operator.v1.AddSubjectResponse.subject:type_name -> subjectbroker.operator.v1.Subject
-	52, // 24: subjectbroker.operator.v1.SetSubjectResponse.subject:type_name -> subjectbroker.operator.v1.Subject
-	52, // 25: subjectbroker.operator.v1.ListSubjectsResponse.subjects:type_name -> subjectbroker.operator.v1.Subject
-	61, // 26: subjectbroker.operator.v1.CreateGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
-	61, // 27: subjectbroker.operator.v1.RevokeGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
-	61, // 28: subjectbroker.operator.v1.ListGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
-	70, // 29: subjectbroker.operator.v1.ExplainResponse.steps:type_name -> subjectbroker.operator.v1.TraceStep
-	71, // 30: subjectbroker.operator.v1.ListRunsResponse.runs:type_name -> subjectbroker.operator.v1.Run
-	71, // 31: subjectbroker.operator.v1.EndRunResponse.run:type_name -> subjectbroker.operator.v1.Run
-	80, // 32: subjectbroker.operator.v1.ApplyResponse.changes:type_name -> subjectbroker.operator.v1.Change
-	89, // 33: subjectbroker.operator.v1.ListDenialsResponse.groups:type_name -> subjectbroker.operator.v1.DenialGroup
-	91, // 34: subjectbroker.operator.v1.PruneAuditRequest.copies:type_name -> subjectbroker.operator.v1.SegmentCopy
-	93, // 35: subjectbroker.operator.v1.PruneAuditResponse.segments:type_name -> subjectbroker.operator.v1.PrunedSegment
-	0,  // 36: subjectbroker.operator.v1.OperatorService.Status:input_type -> subjectbroker.operator.v1.StatusRequest
-	4,  // 37: subjectbroker.operator.v1.OperatorService.ConfirmClock:input_type -> subjectbroker.operator.v1.ConfirmClockRequest
-	6,  // 38: subjectbroker.operator.v1.OperatorService.Lock:input_type -> subjectbroker.operator.v1.LockRequest
-	8,  // 39: subjectbroker.operator.v1.OperatorService.Unlock:input_type -> subjectbroker.operator.v1.UnlockRequest
-	29, // 40: subjectbroker.operator.v1.OperatorService.Panic:input_type -> subjectbroker.operator.v1.PanicRequest
-	10, // 41: subjectbroker.operator.v1.OperatorService.ShowKeys:input_type -> subjectbroker.operator.v1.ShowKeysRequest
-	12, // 42: subjectbroker.operator.v1.OperatorService.RotateKey:input_type -> subjectbroker.operator.v1.RotateKeyRequest
-	14, // 43: subjectbroker.operator.v1.OperatorService.Rekey:input_type -> subjectbroker.operator.v1.RekeyRequest
-	16, // 44: subjectbroker.operator.v1.OperatorService.AddSlot:input_type -> subjectbroker.operator.v1.AddSlotRequest
-	18, // 45: subjectbroker.operator.v1.OperatorService.TestSlot:input_type -> subjectbroker.operator.v1.TestSlotRequest
-	20, // 46: subjectbroker.operator.v1.OperatorService.RemoveSlot:input_type -> subjectbroker.operator.v1.RemoveSlotRequest
-	22, // 47: subjectbroker.operator.v1.OperatorService.Backup:input_type -> subjectbroker.operator.v1.BackupRequest
-	25, // 48: subjectbroker.operator.v1.OperatorService.VerifyBackup:input_type -> subjectbroker.operator.v1.VerifyBackupRequest
-	27, // 49: subjectbroker.operator.v1.OperatorService.ListBackups:input_type -> subjectbroker.operator.v1.ListBackupsRequest
-	31, // 50: subjectbroker.operator.v1.OperatorService.PutSecret:input_type -> subjectbroker.operator.v1.PutSecretRequest
-	33, // 51: subjectbroker.operator.v1.OperatorService.GetSecret:input_type -> subjectbroker.operator.v1.GetSecretRequest
-	35, // 52: subjectbroker.operator.v1.OperatorService.RevertSecret:input_type -> subjectbroker.operator.v1.RevertSecretRequest
-	37, // 53: subjectbroker.operator.v1.OperatorService.AddFile:input_type -> subjectbroker.operator.v1.AddFileRequest
-	39, // 54: subjectbroker.operator.v1.OperatorService.CheckFiles:input_type -> subjectbroker.operator.v1.CheckFilesRequest
-	42, // 55: subjectbroker.operator.v1.OperatorService.RepinFile:input_type -> subjectbroker.operator.v1.RepinFileRequest
-	44, // 56: subjectbroker.operator.v1.OperatorService.ListResources:input_type -> subjectbroker.operator.v1.ListResourcesRequest
-	48, // 57: subjectbroker.operator.v1.OperatorService.GetResource:input_type -> subjectbroker.operator.v1.GetResourceRequest
-	50, // 58: subjectbroker.operator.v1.OperatorService.RemoveResource:input_type -> subjectbroker.operator.v1.RemoveResourceRequest
-	53, // 59: subjectbroker.operator.v1.OperatorService.AddSubject:input_type -> subjectbroker.operator.v1.AddSubjectRequest
-	55, // 60: subjectbroker.operator.v1.OperatorService.SetSubject:input_type -> subjectbroker.operator.v1.SetSubjectRequest
-	57, // 61: subjectbroker.operator.v1.OperatorService.ListSubjects:input_type -> subjectbroker.operator.v1.ListSubjectsRequest
-	59, // 62: subjectbroker.operator.v1.OperatorService.RemoveSubject:input_type -> subjectbroker.operator.v1.RemoveSubjectRequest
-	62, // 63: subjectbroker.operator.v1.OperatorService.CreateGrants:input_type -> subjectbroker.operator.v1.CreateGrantsRequest
-	64, // 64: subjectbroker.operator.v1.OperatorService.RevokeGrants:input_type -> subjectbroker.operator.v1.RevokeGrantsRequest
-	66, // 65: subjectbroker.operator.v1.OperatorService.ListGrants:input_type -> subjectbroker.operator.v1.ListGrantsRequest
-	68, // 66: subjectbroker.operator.v1.OperatorService.Explain:input_type -> subjectbroker.operator.v1.ExplainRequest
-	72, // 67: subjectbroker.operator.v1.OperatorService.ListRuns:input_type -> subjectbroker.operator.v1.ListRunsRequest
-	74, // 68: subjectbroker.operator.v1.OperatorService.EndRun:input_type -> subjectbroker.operator.v1.EndRunRequest
-	76, // 69: subjectbroker.operator.v1.OperatorService.WatchEvents:input_type -> subjectbroker.operator.v1.WatchEventsRequest
-	78, // 70: subjectbroker.operator.v1.OperatorService.Apply:input_type -> subjectbroker.operator.v1.ApplyRequest
-	81, // 71: subjectbroker.operator.v1.OperatorService.Export:input_type -> subjectbroker.operator.v1.ExportRequest
-	83, // 72: subjectbroker.operator.v1.OperatorService.AuditHead:input_type -> subjectbroker.operator.v1.AuditHeadRequest
-	85, // 73: subjectbroker.operator.v1.OperatorService.ReadAudit:input_type -> subjectbroker.operator.v1.ReadAuditRequest
-	87, // 74: subjectbroker.operator.v1.OperatorService.ListDenials:input_type -> subjectbroker.operator.v1.ListDenialsRequest
-	90, // 75: subjectbroker.operator.v1.OperatorService.PruneAudit:input_type -> subjectbroker.operator.v1.PruneAuditRequest
-	1,  // 76: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
-	5,  // 77: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
-	7,  // 78: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
-	9,  // 79: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
-	30, // 80: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
-	11, // 81: subjectbroker.operator.v1.OperatorService.ShowKeys:output_type -> subjectbroker.operator.v1.ShowKeysResponse
-	13, // 82: subjectbroker.operator.v1.OperatorService.RotateKey:output_type -> subjectbroker.operator.v1.RotateKeyResponse
-	15, // 83: subjectbroker.operator.v1.OperatorService.Rekey:output_type -> subjectbroker.operator.v1.RekeyResponse
-	17, // 84: subjectbroker.operator.v1.OperatorService.AddSlot:output_type -> subjectbroker.operator.v1.AddSlotResponse
-	19, // 85: subjectbroker.operator.v1.OperatorService.TestSlot:output_type -> subjectbroker.operator.v1.TestSlotResponse
-	21, // 86: subjectbroker.operator.v1.OperatorService.RemoveSlot:output_type -> subjectbroker.operator.v1.RemoveSlotResponse
-	23, // 87: subjectbroker.operator.v1.OperatorService.Backup:output_type -> subjectbroker.operator.v1.BackupResponse
-	26, // 88: subjectbroker.operator.v1.OperatorService.VerifyBackup:output_type -> subjectbroker.operator.v1.VerifyBackupResponse
-	28, // 89: subjectbroker.operator.v1.OperatorService.ListBackups:output_type -> subjectbroker.operator.v1.ListBackupsResponse
-	32, // 90: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
-	34, // 91: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
-	36, // 92: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
-	38, // 93: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
-	40, // 94: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
-	43, // 95: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
-	45, // 96: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
-	49, // 97: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
-	51, // 98: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
-	54, // 99: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
-	56, // 100: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
-	58, // 101: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
-	60, // 102: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
-	63, // 103: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
-	65, // 104: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
-	67, // 105: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
-	69, // 106: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
-	73, // 107: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
-	75, // 108: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
-	77, // 109: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
-	79, // 110: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
-	82, // 111: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
-	84, // 112: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
-	86, // 113: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
-	88, // 114: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
-	92, // 115: subjectbroker.operator.v1.OperatorService.PruneAudit:output_type -> subjectbroker.operator.v1.PruneAuditResponse
-	76, // [76:116] is the sub-list for method output_type
-	36, // [36:76] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	71,  // 0: subjectbroker.operator.v1.StatusResponse.runs:type_name -> subjectbroker.operator.v1.Run
+	3,   // 1: subjectbroker.operator.v1.StatusResponse.probes:type_name -> subjectbroker.operator.v1.Probe
+	2,   // 2: subjectbroker.operator.v1.StatusResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
+	72,  // 3: subjectbroker.operator.v1.StatusResponse.launches:type_name -> subjectbroker.operator.v1.Launch
+	2,   // 4: subjectbroker.operator.v1.ShowKeysResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
+	2,   // 5: subjectbroker.operator.v1.RekeyResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
+	2,   // 6: subjectbroker.operator.v1.AddSlotResponse.slot:type_name -> subjectbroker.operator.v1.KeySlot
+	2,   // 7: subjectbroker.operator.v1.TestSlotResponse.slot:type_name -> subjectbroker.operator.v1.KeySlot
+	2,   // 8: subjectbroker.operator.v1.RemoveSlotResponse.slots:type_name -> subjectbroker.operator.v1.KeySlot
+	24,  // 9: subjectbroker.operator.v1.RemoveSlotResponse.backups:type_name -> subjectbroker.operator.v1.BackupInfo
+	24,  // 10: subjectbroker.operator.v1.BackupResponse.info:type_name -> subjectbroker.operator.v1.BackupInfo
+	24,  // 11: subjectbroker.operator.v1.VerifyBackupResponse.info:type_name -> subjectbroker.operator.v1.BackupInfo
+	24,  // 12: subjectbroker.operator.v1.ListBackupsResponse.backups:type_name -> subjectbroker.operator.v1.BackupInfo
+	46,  // 13: subjectbroker.operator.v1.PutSecretResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	46,  // 14: subjectbroker.operator.v1.RevertSecretResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	46,  // 15: subjectbroker.operator.v1.AddFileResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	41,  // 16: subjectbroker.operator.v1.CheckFilesResponse.files:type_name -> subjectbroker.operator.v1.FileCheck
+	41,  // 17: subjectbroker.operator.v1.RepinFileResponse.before:type_name -> subjectbroker.operator.v1.FileCheck
+	46,  // 18: subjectbroker.operator.v1.RepinFileResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	46,  // 19: subjectbroker.operator.v1.ListResourcesResponse.resources:type_name -> subjectbroker.operator.v1.Resource
+	46,  // 20: subjectbroker.operator.v1.GetResourceResponse.resource:type_name -> subjectbroker.operator.v1.Resource
+	47,  // 21: subjectbroker.operator.v1.GetResourceResponse.versions:type_name -> subjectbroker.operator.v1.Version
+	61,  // 22: subjectbroker.operator.v1.GetResourceResponse.grants:type_name -> subjectbroker.operator.v1.Grant
+	24,  // 23: subjectbroker.operator.v1.RemoveResourceResponse.backups:type_name -> subjectbroker.operator.v1.BackupInfo
+	52,  // 24: subjectbroker.operator.v1.AddSubjectResponse.subject:type_name -> subjectbroker.operator.v1.Subject
+	52,  // 25: subjectbroker.operator.v1.SetSubjectResponse.subject:type_name -> subjectbroker.operator.v1.Subject
+	52,  // 26: subjectbroker.operator.v1.ListSubjectsResponse.subjects:type_name -> subjectbroker.operator.v1.Subject
+	61,  // 27: subjectbroker.operator.v1.CreateGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
+	61,  // 28: subjectbroker.operator.v1.RevokeGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
+	61,  // 29: subjectbroker.operator.v1.ListGrantsResponse.grants:type_name -> subjectbroker.operator.v1.Grant
+	70,  // 30: subjectbroker.operator.v1.ExplainResponse.steps:type_name -> subjectbroker.operator.v1.TraceStep
+	72,  // 31: subjectbroker.operator.v1.OpenLaunchResponse.launch:type_name -> subjectbroker.operator.v1.Launch
+	75,  // 32: subjectbroker.operator.v1.OpenLaunchResponse.contents:type_name -> subjectbroker.operator.v1.LaunchContent
+	71,  // 33: subjectbroker.operator.v1.ListRunsResponse.runs:type_name -> subjectbroker.operator.v1.Run
+	72,  // 34: subjectbroker.operator.v1.ListRunsResponse.launches:type_name -> subjectbroker.operator.v1.Launch
+	71,  // 35: subjectbroker.operator.v1.EndRunResponse.run:type_name -> subjectbroker.operator.v1.Run
+	72,  // 36: subjectbroker.operator.v1.EndRunResponse.launch:type_name -> subjectbroker.operator.v1.Launch
+	92,  // 37: subjectbroker.operator.v1.ApplyResponse.changes:type_name -> subjectbroker.operator.v1.Change
+	101, // 38: subjectbroker.operator.v1.ListDenialsResponse.groups:type_name -> subjectbroker.operator.v1.DenialGroup
+	103, // 39: subjectbroker.operator.v1.PruneAuditRequest.copies:type_name -> subjectbroker.operator.v1.SegmentCopy
+	105, // 40: subjectbroker.operator.v1.PruneAuditResponse.segments:type_name -> subjectbroker.operator.v1.PrunedSegment
+	0,   // 41: subjectbroker.operator.v1.OperatorService.Status:input_type -> subjectbroker.operator.v1.StatusRequest
+	4,   // 42: subjectbroker.operator.v1.OperatorService.ConfirmClock:input_type -> subjectbroker.operator.v1.ConfirmClockRequest
+	6,   // 43: subjectbroker.operator.v1.OperatorService.Lock:input_type -> subjectbroker.operator.v1.LockRequest
+	8,   // 44: subjectbroker.operator.v1.OperatorService.Unlock:input_type -> subjectbroker.operator.v1.UnlockRequest
+	29,  // 45: subjectbroker.operator.v1.OperatorService.Panic:input_type -> subjectbroker.operator.v1.PanicRequest
+	10,  // 46: subjectbroker.operator.v1.OperatorService.ShowKeys:input_type -> subjectbroker.operator.v1.ShowKeysRequest
+	12,  // 47: subjectbroker.operator.v1.OperatorService.RotateKey:input_type -> subjectbroker.operator.v1.RotateKeyRequest
+	14,  // 48: subjectbroker.operator.v1.OperatorService.Rekey:input_type -> subjectbroker.operator.v1.RekeyRequest
+	16,  // 49: subjectbroker.operator.v1.OperatorService.AddSlot:input_type -> subjectbroker.operator.v1.AddSlotRequest
+	18,  // 50: subjectbroker.operator.v1.OperatorService.TestSlot:input_type -> subjectbroker.operator.v1.TestSlotRequest
+	20,  // 51: subjectbroker.operator.v1.OperatorService.RemoveSlot:input_type -> subjectbroker.operator.v1.RemoveSlotRequest
+	22,  // 52: subjectbroker.operator.v1.OperatorService.Backup:input_type -> subjectbroker.operator.v1.BackupRequest
+	25,  // 53: subjectbroker.operator.v1.OperatorService.VerifyBackup:input_type -> subjectbroker.operator.v1.VerifyBackupRequest
+	27,  // 54: subjectbroker.operator.v1.OperatorService.ListBackups:input_type -> subjectbroker.operator.v1.ListBackupsRequest
+	31,  // 55: subjectbroker.operator.v1.OperatorService.PutSecret:input_type -> subjectbroker.operator.v1.PutSecretRequest
+	33,  // 56: subjectbroker.operator.v1.OperatorService.GetSecret:input_type -> subjectbroker.operator.v1.GetSecretRequest
+	35,  // 57: subjectbroker.operator.v1.OperatorService.RevertSecret:input_type -> subjectbroker.operator.v1.RevertSecretRequest
+	37,  // 58: subjectbroker.operator.v1.OperatorService.AddFile:input_type -> subjectbroker.operator.v1.AddFileRequest
+	39,  // 59: subjectbroker.operator.v1.OperatorService.CheckFiles:input_type -> subjectbroker.operator.v1.CheckFilesRequest
+	42,  // 60: subjectbroker.operator.v1.OperatorService.RepinFile:input_type -> subjectbroker.operator.v1.RepinFileRequest
+	44,  // 61: subjectbroker.operator.v1.OperatorService.ListResources:input_type -> subjectbroker.operator.v1.ListResourcesRequest
+	48,  // 62: subjectbroker.operator.v1.OperatorService.GetResource:input_type -> subjectbroker.operator.v1.GetResourceRequest
+	50,  // 63: subjectbroker.operator.v1.OperatorService.RemoveResource:input_type -> subjectbroker.operator.v1.RemoveResourceRequest
+	53,  // 64: subjectbroker.operator.v1.OperatorService.AddSubject:input_type -> subjectbroker.operator.v1.AddSubjectRequest
+	55,  // 65: subjectbroker.operator.v1.OperatorService.SetSubject:input_type -> subjectbroker.operator.v1.SetSubjectRequest
+	57,  // 66: subjectbroker.operator.v1.OperatorService.ListSubjects:input_type -> subjectbroker.operator.v1.ListSubjectsRequest
+	59,  // 67: subjectbroker.operator.v1.OperatorService.RemoveSubject:input_type -> subjectbroker.operator.v1.RemoveSubjectRequest
+	62,  // 68: subjectbroker.operator.v1.OperatorService.CreateGrants:input_type -> subjectbroker.operator.v1.CreateGrantsRequest
+	64,  // 69: subjectbroker.operator.v1.OperatorService.RevokeGrants:input_type -> subjectbroker.operator.v1.RevokeGrantsRequest
+	66,  // 70: subjectbroker.operator.v1.OperatorService.ListGrants:input_type -> subjectbroker.operator.v1.ListGrantsRequest
+	68,  // 71: subjectbroker.operator.v1.OperatorService.Explain:input_type -> subjectbroker.operator.v1.ExplainRequest
+	84,  // 72: subjectbroker.operator.v1.OperatorService.ListRuns:input_type -> subjectbroker.operator.v1.ListRunsRequest
+	86,  // 73: subjectbroker.operator.v1.OperatorService.EndRun:input_type -> subjectbroker.operator.v1.EndRunRequest
+	73,  // 74: subjectbroker.operator.v1.OperatorService.OpenLaunch:input_type -> subjectbroker.operator.v1.OpenLaunchRequest
+	76,  // 75: subjectbroker.operator.v1.OperatorService.GetOperator:input_type -> subjectbroker.operator.v1.GetOperatorRequest
+	78,  // 76: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:input_type -> subjectbroker.operator.v1.SetOperatorPassphraseRequest
+	80,  // 77: subjectbroker.operator.v1.OperatorService.OpenSession:input_type -> subjectbroker.operator.v1.OpenSessionRequest
+	82,  // 78: subjectbroker.operator.v1.OperatorService.CloseSession:input_type -> subjectbroker.operator.v1.CloseSessionRequest
+	88,  // 79: subjectbroker.operator.v1.OperatorService.WatchEvents:input_type -> subjectbroker.operator.v1.WatchEventsRequest
+	90,  // 80: subjectbroker.operator.v1.OperatorService.Apply:input_type -> subjectbroker.operator.v1.ApplyRequest
+	93,  // 81: subjectbroker.operator.v1.OperatorService.Export:input_type -> subjectbroker.operator.v1.ExportRequest
+	95,  // 82: subjectbroker.operator.v1.OperatorService.AuditHead:input_type -> subjectbroker.operator.v1.AuditHeadRequest
+	97,  // 83: subjectbroker.operator.v1.OperatorService.ReadAudit:input_type -> subjectbroker.operator.v1.ReadAuditRequest
+	99,  // 84: subjectbroker.operator.v1.OperatorService.ListDenials:input_type -> subjectbroker.operator.v1.ListDenialsRequest
+	102, // 85: subjectbroker.operator.v1.OperatorService.PruneAudit:input_type -> subjectbroker.operator.v1.PruneAuditRequest
+	1,   // 86: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
+	5,   // 87: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
+	7,   // 88: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
+	9,   // 89: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
+	30,  // 90: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
+	11,  // 91: subjectbroker.operator.v1.OperatorService.ShowKeys:output_type -> subjectbroker.operator.v1.ShowKeysResponse
+	13,  // 92: subjectbroker.operator.v1.OperatorService.RotateKey:output_type -> subjectbroker.operator.v1.RotateKeyResponse
+	15,  // 93: subjectbroker.operator.v1.OperatorService.Rekey:output_type -> subjectbroker.operator.v1.RekeyResponse
+	17,  // 94: subjectbroker.operator.v1.OperatorService.AddSlot:output_type -> subjectbroker.operator.v1.AddSlotResponse
+	19,  // 95: subjectbroker.operator.v1.OperatorService.TestSlot:output_type -> subjectbroker.operator.v1.TestSlotResponse
+	21,  // 96: subjectbroker.operator.v1.OperatorService.RemoveSlot:output_type -> subjectbroker.operator.v1.RemoveSlotResponse
+	23,  // 97: subjectbroker.operator.v1.OperatorService.Backup:output_type -> subjectbroker.operator.v1.BackupResponse
+	26,  // 98: subjectbroker.operator.v1.OperatorService.VerifyBackup:output_type -> subjectbroker.operator.v1.VerifyBackupResponse
+	28,  // 99: subjectbroker.operator.v1.OperatorService.ListBackups:output_type -> subjectbroker.operator.v1.ListBackupsResponse
+	32,  // 100: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
+	34,  // 101: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
+	36,  // 102: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
+	38,  // 103: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
+	40,  // 104: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
+	43,  // 105: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
+	45,  // 106: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
+	49,  // 107: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
+	51,  // 108: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
+	54,  // 109: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
+	56,  // 110: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
+	58,  // 111: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
+	60,  // 112: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
+	63,  // 113: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
+	65,  // 114: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
+	67,  // 115: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
+	69,  // 116: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
+	85,  // 117: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
+	87,  // 118: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
+	74,  // 119: subjectbroker.operator.v1.OperatorService.OpenLaunch:output_type -> subjectbroker.operator.v1.OpenLaunchResponse
+	77,  // 120: subjectbroker.operator.v1.OperatorService.GetOperator:output_type -> subjectbroker.operator.v1.GetOperatorResponse
+	79,  // 121: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:output_type -> subjectbroker.operator.v1.SetOperatorPassphraseResponse
+	81,  // 122: subjectbroker.operator.v1.OperatorService.OpenSession:output_type -> subjectbroker.operator.v1.OpenSessionResponse
+	83,  // 123: subjectbroker.operator.v1.OperatorService.CloseSession:output_type -> subjectbroker.operator.v1.CloseSessionResponse
+	89,  // 124: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
+	91,  // 125: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
+	94,  // 126: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
+	96,  // 127: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
+	98,  // 128: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
+	100, // 129: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
+	104, // 130: subjectbroker.operator.v1.OperatorService.PruneAudit:output_type -> subjectbroker.operator.v1.PruneAuditResponse
+	86,  // [86:131] is the sub-list for method output_type
+	41,  // [41:86] is the sub-list for method input_type
+	41,  // [41:41] is the sub-list for extension type_name
+	41,  // [41:41] is the sub-list for extension extendee
+	0,   // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_subjectbroker_operator_v1_operator_proto_init() }
@@ -6772,14 +7861,17 @@ func file_subjectbroker_operator_v1_operator_proto_init() {
 	if File_subjectbroker_operator_v1_operator_proto != nil {
 		return
 	}
+	file_subjectbroker_operator_v1_operator_proto_msgTypes[52].OneofWrappers = []any{}
+	file_subjectbroker_operator_v1_operator_proto_msgTypes[53].OneofWrappers = []any{}
 	file_subjectbroker_operator_v1_operator_proto_msgTypes[55].OneofWrappers = []any{}
+	file_subjectbroker_operator_v1_operator_proto_msgTypes[61].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_subjectbroker_operator_v1_operator_proto_rawDesc), len(file_subjectbroker_operator_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   94,
+			NumMessages:   106,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

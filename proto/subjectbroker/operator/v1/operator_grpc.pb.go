@@ -31,46 +31,51 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	OperatorService_Status_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/Status"
-	OperatorService_ConfirmClock_FullMethodName   = "/subjectbroker.operator.v1.OperatorService/ConfirmClock"
-	OperatorService_Lock_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/Lock"
-	OperatorService_Unlock_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/Unlock"
-	OperatorService_Panic_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/Panic"
-	OperatorService_ShowKeys_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/ShowKeys"
-	OperatorService_RotateKey_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/RotateKey"
-	OperatorService_Rekey_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/Rekey"
-	OperatorService_AddSlot_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/AddSlot"
-	OperatorService_TestSlot_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/TestSlot"
-	OperatorService_RemoveSlot_FullMethodName     = "/subjectbroker.operator.v1.OperatorService/RemoveSlot"
-	OperatorService_Backup_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/Backup"
-	OperatorService_VerifyBackup_FullMethodName   = "/subjectbroker.operator.v1.OperatorService/VerifyBackup"
-	OperatorService_ListBackups_FullMethodName    = "/subjectbroker.operator.v1.OperatorService/ListBackups"
-	OperatorService_PutSecret_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/PutSecret"
-	OperatorService_GetSecret_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/GetSecret"
-	OperatorService_RevertSecret_FullMethodName   = "/subjectbroker.operator.v1.OperatorService/RevertSecret"
-	OperatorService_AddFile_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/AddFile"
-	OperatorService_CheckFiles_FullMethodName     = "/subjectbroker.operator.v1.OperatorService/CheckFiles"
-	OperatorService_RepinFile_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/RepinFile"
-	OperatorService_ListResources_FullMethodName  = "/subjectbroker.operator.v1.OperatorService/ListResources"
-	OperatorService_GetResource_FullMethodName    = "/subjectbroker.operator.v1.OperatorService/GetResource"
-	OperatorService_RemoveResource_FullMethodName = "/subjectbroker.operator.v1.OperatorService/RemoveResource"
-	OperatorService_AddSubject_FullMethodName     = "/subjectbroker.operator.v1.OperatorService/AddSubject"
-	OperatorService_SetSubject_FullMethodName     = "/subjectbroker.operator.v1.OperatorService/SetSubject"
-	OperatorService_ListSubjects_FullMethodName   = "/subjectbroker.operator.v1.OperatorService/ListSubjects"
-	OperatorService_RemoveSubject_FullMethodName  = "/subjectbroker.operator.v1.OperatorService/RemoveSubject"
-	OperatorService_CreateGrants_FullMethodName   = "/subjectbroker.operator.v1.OperatorService/CreateGrants"
-	OperatorService_RevokeGrants_FullMethodName   = "/subjectbroker.operator.v1.OperatorService/RevokeGrants"
-	OperatorService_ListGrants_FullMethodName     = "/subjectbroker.operator.v1.OperatorService/ListGrants"
-	OperatorService_Explain_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/Explain"
-	OperatorService_ListRuns_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/ListRuns"
-	OperatorService_EndRun_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/EndRun"
-	OperatorService_WatchEvents_FullMethodName    = "/subjectbroker.operator.v1.OperatorService/WatchEvents"
-	OperatorService_Apply_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/Apply"
-	OperatorService_Export_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/Export"
-	OperatorService_AuditHead_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/AuditHead"
-	OperatorService_ReadAudit_FullMethodName      = "/subjectbroker.operator.v1.OperatorService/ReadAudit"
-	OperatorService_ListDenials_FullMethodName    = "/subjectbroker.operator.v1.OperatorService/ListDenials"
-	OperatorService_PruneAudit_FullMethodName     = "/subjectbroker.operator.v1.OperatorService/PruneAudit"
+	OperatorService_Status_FullMethodName                = "/subjectbroker.operator.v1.OperatorService/Status"
+	OperatorService_ConfirmClock_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/ConfirmClock"
+	OperatorService_Lock_FullMethodName                  = "/subjectbroker.operator.v1.OperatorService/Lock"
+	OperatorService_Unlock_FullMethodName                = "/subjectbroker.operator.v1.OperatorService/Unlock"
+	OperatorService_Panic_FullMethodName                 = "/subjectbroker.operator.v1.OperatorService/Panic"
+	OperatorService_ShowKeys_FullMethodName              = "/subjectbroker.operator.v1.OperatorService/ShowKeys"
+	OperatorService_RotateKey_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/RotateKey"
+	OperatorService_Rekey_FullMethodName                 = "/subjectbroker.operator.v1.OperatorService/Rekey"
+	OperatorService_AddSlot_FullMethodName               = "/subjectbroker.operator.v1.OperatorService/AddSlot"
+	OperatorService_TestSlot_FullMethodName              = "/subjectbroker.operator.v1.OperatorService/TestSlot"
+	OperatorService_RemoveSlot_FullMethodName            = "/subjectbroker.operator.v1.OperatorService/RemoveSlot"
+	OperatorService_Backup_FullMethodName                = "/subjectbroker.operator.v1.OperatorService/Backup"
+	OperatorService_VerifyBackup_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/VerifyBackup"
+	OperatorService_ListBackups_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/ListBackups"
+	OperatorService_PutSecret_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/PutSecret"
+	OperatorService_GetSecret_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/GetSecret"
+	OperatorService_RevertSecret_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/RevertSecret"
+	OperatorService_AddFile_FullMethodName               = "/subjectbroker.operator.v1.OperatorService/AddFile"
+	OperatorService_CheckFiles_FullMethodName            = "/subjectbroker.operator.v1.OperatorService/CheckFiles"
+	OperatorService_RepinFile_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/RepinFile"
+	OperatorService_ListResources_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/ListResources"
+	OperatorService_GetResource_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/GetResource"
+	OperatorService_RemoveResource_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/RemoveResource"
+	OperatorService_AddSubject_FullMethodName            = "/subjectbroker.operator.v1.OperatorService/AddSubject"
+	OperatorService_SetSubject_FullMethodName            = "/subjectbroker.operator.v1.OperatorService/SetSubject"
+	OperatorService_ListSubjects_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/ListSubjects"
+	OperatorService_RemoveSubject_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/RemoveSubject"
+	OperatorService_CreateGrants_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/CreateGrants"
+	OperatorService_RevokeGrants_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/RevokeGrants"
+	OperatorService_ListGrants_FullMethodName            = "/subjectbroker.operator.v1.OperatorService/ListGrants"
+	OperatorService_Explain_FullMethodName               = "/subjectbroker.operator.v1.OperatorService/Explain"
+	OperatorService_ListRuns_FullMethodName              = "/subjectbroker.operator.v1.OperatorService/ListRuns"
+	OperatorService_EndRun_FullMethodName                = "/subjectbroker.operator.v1.OperatorService/EndRun"
+	OperatorService_OpenLaunch_FullMethodName            = "/subjectbroker.operator.v1.OperatorService/OpenLaunch"
+	OperatorService_GetOperator_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/GetOperator"
+	OperatorService_SetOperatorPassphrase_FullMethodName = "/subjectbroker.operator.v1.OperatorService/SetOperatorPassphrase"
+	OperatorService_OpenSession_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/OpenSession"
+	OperatorService_CloseSession_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/CloseSession"
+	OperatorService_WatchEvents_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/WatchEvents"
+	OperatorService_Apply_FullMethodName                 = "/subjectbroker.operator.v1.OperatorService/Apply"
+	OperatorService_Export_FullMethodName                = "/subjectbroker.operator.v1.OperatorService/Export"
+	OperatorService_AuditHead_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/AuditHead"
+	OperatorService_ReadAudit_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/ReadAudit"
+	OperatorService_ListDenials_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/ListDenials"
+	OperatorService_PruneAudit_FullMethodName            = "/subjectbroker.operator.v1.OperatorService/PruneAudit"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -147,8 +152,21 @@ type OperatorServiceClient interface {
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// ListRuns lists open runs and, when asked for, recently ended ones.
 	ListRuns(ctx context.Context, in *ListRunsRequest, opts ...grpc.CallOption) (*ListRunsResponse, error)
-	// EndRun ends one run.
+	// EndRun ends one run, or one launch with all its processes and runs.
 	EndRun(ctx context.Context, in *EndRunRequest, opts ...grpc.CallOption) (*EndRunResponse, error)
+	// OpenLaunch makes a process tree a launch: everything in the pid namespace of
+	// the given process is the subject from then on. What the tier promises is
+	// probed on that process first; where a piece does not hold nothing is opened.
+	OpenLaunch(ctx context.Context, in *OpenLaunchRequest, opts ...grpc.CallOption) (*OpenLaunchResponse, error)
+	// GetOperator says how the operator is known: guard, passphrase, session of
+	// this connection. Writes no entry.
+	GetOperator(ctx context.Context, in *GetOperatorRequest, opts ...grpc.CallOption) (*GetOperatorResponse, error)
+	// SetOperatorPassphrase sets, changes or removes the operator's passphrase.
+	SetOperatorPassphrase(ctx context.Context, in *SetOperatorPassphraseRequest, opts ...grpc.CallOption) (*SetOperatorPassphraseResponse, error)
+	// OpenSession authenticates this connection, and no other, by the passphrase.
+	OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error)
+	// CloseSession ends the session of this connection.
+	CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error)
 	// WatchEvents streams runs, decisions and changes as they happen. One entry
 	// is written when the stream starts.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
@@ -517,6 +535,56 @@ func (c *operatorServiceClient) EndRun(ctx context.Context, in *EndRunRequest, o
 	return out, nil
 }
 
+func (c *operatorServiceClient) OpenLaunch(ctx context.Context, in *OpenLaunchRequest, opts ...grpc.CallOption) (*OpenLaunchResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OpenLaunchResponse)
+	err := c.cc.Invoke(ctx, OperatorService_OpenLaunch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) GetOperator(ctx context.Context, in *GetOperatorRequest, opts ...grpc.CallOption) (*GetOperatorResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetOperatorResponse)
+	err := c.cc.Invoke(ctx, OperatorService_GetOperator_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) SetOperatorPassphrase(ctx context.Context, in *SetOperatorPassphraseRequest, opts ...grpc.CallOption) (*SetOperatorPassphraseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetOperatorPassphraseResponse)
+	err := c.cc.Invoke(ctx, OperatorService_SetOperatorPassphrase_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) OpenSession(ctx context.Context, in *OpenSessionRequest, opts ...grpc.CallOption) (*OpenSessionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OpenSessionResponse)
+	err := c.cc.Invoke(ctx, OperatorService_OpenSession_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) CloseSession(ctx context.Context, in *CloseSessionRequest, opts ...grpc.CallOption) (*CloseSessionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CloseSessionResponse)
+	err := c.cc.Invoke(ctx, OperatorService_CloseSession_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[2], OperatorService_WatchEvents_FullMethodName, cOpts...)
@@ -679,8 +747,21 @@ type OperatorServiceServer interface {
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// ListRuns lists open runs and, when asked for, recently ended ones.
 	ListRuns(context.Context, *ListRunsRequest) (*ListRunsResponse, error)
-	// EndRun ends one run.
+	// EndRun ends one run, or one launch with all its processes and runs.
 	EndRun(context.Context, *EndRunRequest) (*EndRunResponse, error)
+	// OpenLaunch makes a process tree a launch: everything in the pid namespace of
+	// the given process is the subject from then on. What the tier promises is
+	// probed on that process first; where a piece does not hold nothing is opened.
+	OpenLaunch(context.Context, *OpenLaunchRequest) (*OpenLaunchResponse, error)
+	// GetOperator says how the operator is known: guard, passphrase, session of
+	// this connection. Writes no entry.
+	GetOperator(context.Context, *GetOperatorRequest) (*GetOperatorResponse, error)
+	// SetOperatorPassphrase sets, changes or removes the operator's passphrase.
+	SetOperatorPassphrase(context.Context, *SetOperatorPassphraseRequest) (*SetOperatorPassphraseResponse, error)
+	// OpenSession authenticates this connection, and no other, by the passphrase.
+	OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error)
+	// CloseSession ends the session of this connection.
+	CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error)
 	// WatchEvents streams runs, decisions and changes as they happen. One entry
 	// is written when the stream starts.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
@@ -805,6 +886,21 @@ func (UnimplementedOperatorServiceServer) ListRuns(context.Context, *ListRunsReq
 }
 func (UnimplementedOperatorServiceServer) EndRun(context.Context, *EndRunRequest) (*EndRunResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EndRun not implemented")
+}
+func (UnimplementedOperatorServiceServer) OpenLaunch(context.Context, *OpenLaunchRequest) (*OpenLaunchResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method OpenLaunch not implemented")
+}
+func (UnimplementedOperatorServiceServer) GetOperator(context.Context, *GetOperatorRequest) (*GetOperatorResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetOperator not implemented")
+}
+func (UnimplementedOperatorServiceServer) SetOperatorPassphrase(context.Context, *SetOperatorPassphraseRequest) (*SetOperatorPassphraseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetOperatorPassphrase not implemented")
+}
+func (UnimplementedOperatorServiceServer) OpenSession(context.Context, *OpenSessionRequest) (*OpenSessionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method OpenSession not implemented")
+}
+func (UnimplementedOperatorServiceServer) CloseSession(context.Context, *CloseSessionRequest) (*CloseSessionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CloseSession not implemented")
 }
 func (UnimplementedOperatorServiceServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
@@ -1424,6 +1520,96 @@ func _OperatorService_EndRun_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_OpenLaunch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OpenLaunchRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).OpenLaunch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_OpenLaunch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).OpenLaunch(ctx, req.(*OpenLaunchRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_GetOperator_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetOperatorRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).GetOperator(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_GetOperator_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).GetOperator(ctx, req.(*GetOperatorRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_SetOperatorPassphrase_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetOperatorPassphraseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).SetOperatorPassphrase(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_SetOperatorPassphrase_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).SetOperatorPassphrase(ctx, req.(*SetOperatorPassphraseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_OpenSession_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OpenSessionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).OpenSession(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_OpenSession_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).OpenSession(ctx, req.(*OpenSessionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_CloseSession_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CloseSessionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).CloseSession(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_CloseSession_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).CloseSession(ctx, req.(*CloseSessionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(WatchEventsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -1666,6 +1852,26 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EndRun",
 			Handler:    _OperatorService_EndRun_Handler,
+		},
+		{
+			MethodName: "OpenLaunch",
+			Handler:    _OperatorService_OpenLaunch_Handler,
+		},
+		{
+			MethodName: "GetOperator",
+			Handler:    _OperatorService_GetOperator_Handler,
+		},
+		{
+			MethodName: "SetOperatorPassphrase",
+			Handler:    _OperatorService_SetOperatorPassphrase_Handler,
+		},
+		{
+			MethodName: "OpenSession",
+			Handler:    _OperatorService_OpenSession_Handler,
+		},
+		{
+			MethodName: "CloseSession",
+			Handler:    _OperatorService_CloseSession_Handler,
 		},
 		{
 			MethodName: "Apply",
