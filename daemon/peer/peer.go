@@ -22,10 +22,18 @@ import (
 // Class says what can be said of a peer. It is fixed at accept.
 type Class string
 
-// Classes of peers that exist without launches and separate uids.
+// Classes of peers.
 const (
 	Plain        Class = "plain"        // same pid namespace, nothing special
-	Unattributed Class = "unattributed" // foreign pid namespace, or the walk was inconsistent
+	Launch       Class = "launch"       // in the tree of a launch
+	Mapped       Class = "mapped"       // its uid belongs to a subject
+	Unattributed Class = "unattributed" // foreign pid namespace of no launch, or inconsistent facts
+)
+
+// Errors of looking at processes.
+var (
+	ErrChanged  = errors.New("the process changed while it was looked at")
+	ErrPlatform = errors.New("processes cannot be looked up on this platform")
 )
 
 // Peer is the OS facts of one connection.

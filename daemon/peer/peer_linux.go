@@ -76,30 +76,15 @@ func (p *Peer) identify(conn *net.UnixConn) error {
 // processFacts reads the start time of pid and whether it lives in a pid
 // namespace below ours. Both files stay readable for an undumpable process.
 func processFacts(pid int32) (start uint64, nested bool, err error) {
-	dir := "/proc/" + strconv.Itoa(int(pid))
-	stat, err := os.ReadFile(dir + "/stat")
+	stat, err := readStat(pid)
 	if err != nil {
 		return 0, false, err
 	}
-	// The command in field 2 may contain anything; the fields count from its last ')'.
-	end := bytes.LastIndexByte(stat, ')')
-	fields := strings.Fields(string(stat[end+1:]))
-	if end < 0 || len(fields) < 20 {
-		return 0, false, fmt.Errorf("%s/stat is malformed", dir)
-	}
-	if start, err = strconv.ParseUint(fields[19], 10, 64); err != nil {
-		return 0, false, fmt.Errorf("%s/stat: %w", dir, err)
-	}
-	status, err := os.ReadFile(dir + "/status")
+	status, err := readStatus(pid)
 	if err != nil {
 		return 0, false, err
 	}
-	for line := range strings.Lines(string(status)) {
-		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			return start, len(strings.Fields(ids)) != 1, nil
-		}
-	}
-	return start, true, nil
+	return stat.start, len(status.pids) != 1, nil
 }
 
 func command(pid int32) string {

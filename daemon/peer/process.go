@@ -1,0 +1,45 @@
+package peer
+
+// Namespace is the identity of a namespace: the device and inode of its link in
+// /proc. It is unique as long as the namespace lives; the kernel may give the
+// numbers to another one afterwards, so it means something only beside a process
+// that is held.
+type Namespace struct {
+	Dev uint64 `json:"dev"`
+	Ino uint64 `json:"ino"`
+}
+
+// Process is what the kernel says of one process. Command is the process's own
+// word; everything else is not.
+type Process struct {
+	PID     int32
+	Parent  int32  // 0 when its parent is not in our pid namespace
+	Start   uint64 // start time in clock ticks since boot
+	UID     uint32 // effective
+	Name    string // comm, at most 15 bytes, may hold anything
+	Exe     string // path of its program; empty where we may not see it
+	Command string // command line, control characters escaped, at most 256 bytes
+	Session int32  // id of its session
+	TTY     int64  // number of its controlling terminal's device; 0 when it has none
+}
+
+// Key names the process.
+func (p Process) Key() ProcessKey { return ProcessKey{p.UID, p.PID, p.Start} }
+
+// Same reports whether the process that was described still runs under its pid.
+func (p Process) Same() bool {
+	now, err := Lookup(p.PID)
+	return err == nil && now.Start == p.Start
+}
+
+// Lookup describes one process. It fails when there is none, when it is a zombie,
+// and with ErrPlatform where processes cannot be looked up.
+func Lookup(pid int32) (Process, error) { return lookup(pid) }
+
+// Ancestry describes the process and its ancestors, itself first, up to the
+// first process of our pid namespace or to the last whose parent is not in it.
+// Each is held by a pidfd while its parent is looked up, and its parent and start
+// time are read again afterwards: a process that is reparented or replaced
+// meanwhile makes it fail with ErrChanged. It fails with ErrPlatform where
+// processes cannot be looked up.
+func Ancestry(pid int32) ([]Process, error) { return ancestry(pid) }

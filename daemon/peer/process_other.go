@@ -1,0 +1,22 @@
+//go:build !linux
+
+package peer
+
+func lookup(int32) (Process, error) { return Process{}, ErrPlatform }
+
+func ancestry(int32) ([]Process, error) { return nil, ErrPlatform }
+
+// Held is a process that no later one passes for. There is none here.
+type Held struct{ Process }
+
+// Hold fails with ErrPlatform.
+func Hold(int32) (Held, error) { return Held{}, ErrPlatform }
+
+// Alive is false.
+func (Held) Alive() bool { return false }
+
+// Kill fails with ErrPlatform.
+func (Held) Kill() error { return ErrPlatform }
+
+// Close does nothing.
+func (*Held) Close() {}
