@@ -100,7 +100,7 @@ func (b broker) ListResources(ctx context.Context, req *brokerv1.ListResourcesRe
 	if err != nil {
 		return nil, err
 	}
-	names := d.state().readable(r.subject, r.tier, d.clock.read())
+	names := d.state().readable(r.asker(), d.clock.read())
 	e := r.entry(audit.List)
 	e.Decision, e.ReasonCode, e.Count = decisionAllow, string(wire.Allowed), uint64(len(names))
 	if err := d.record(ctx, e); err != nil {
@@ -111,7 +111,7 @@ func (b broker) ListResources(ctx context.Context, req *brokerv1.ListResourcesRe
 	}
 	// What was taken away while the entry was written is not named any more.
 	response := &brokerv1.ListResourcesResponse{Resources: make([]*brokerv1.Resource, 0, len(names))}
-	d.state().eachReadable(r.subject, r.tier, d.clock.read(), names, func(name string, f facts) {
+	d.state().eachReadable(r.asker(), d.clock.read(), names, func(name string, f facts) {
 		response.Resources = append(response.Resources, &brokerv1.Resource{Name: name, Kind: f.kind, Size: f.size})
 	})
 	return response, nil
@@ -185,7 +185,7 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	send := func(event *brokerv1.WatchResponse) error { return stream.Send(event) }
-	last := d.state().readable(r.subject, r.tier, d.clock.read())
+	last := d.state().readable(r.asker(), d.clock.read())
 	if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_Ready{Ready: &brokerv1.Ready{}}}); err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 			list, updated = w.take()
 		}
 		if list {
-			now := d.state().readable(r.subject, r.tier, d.clock.read())
+			now := d.state().readable(r.asker(), d.clock.read())
 			if !slices.Equal(last, now) {
 				if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ListChanged{ListChanged: &brokerv1.ListChanged{}}}); err != nil {
 					return err
@@ -221,7 +221,7 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 		}
 		for _, name := range updated {
 			c := grants.Capability{Action: grants.Read, Object: name}
-			if d.state().decide(r.subject, c, r.tier, d.clock.read()).Outcome == grants.Denied {
+			if d.state().decide(r.asker(), c, d.clock.read()).Outcome == grants.Denied {
 				continue
 			}
 			if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ResourceUpdated{ResourceUpdated: &brokerv1.ResourceUpdated{ResourceId: name}}}); err != nil {

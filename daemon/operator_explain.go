@@ -29,7 +29,7 @@ func (o operator) Explain(_ context.Context, req *operatorv1.ExplainRequest) (*o
 	st, at := d.state(), d.clock.read()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	q := st.request(req.GetSubject(), capability, tier, at)
+	q := st.request(asker{subject: req.GetSubject(), tier: tier}, capability, at)
 	decision, steps := grants.Explain(st.set, &q)
 	response := &operatorv1.ExplainResponse{
 		Decision: decision.Outcome.String(), ReasonCode: string(decision.Reason), Cause: string(decision.Cause), GrantId: decision.GrantID,

@@ -35,7 +35,7 @@ func (d *Daemon) ask(r *run, kind audit.Kind, capability string) ask {
 	return ask{
 		entry: r.entry(kind), peer: r.peer, capability: capability,
 		decide: func(c grants.Capability) grants.Decision {
-			return d.state().decide(r.subject, c, r.tier, d.clock.read())
+			return d.state().decide(r.asker(), c, d.clock.read())
 		},
 		over: func() bool { return d.over(r) },
 	}

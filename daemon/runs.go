@@ -191,6 +191,9 @@ func byOpened(a, b *run) int {
 	return strings.Compare(a.id, b.id)
 }
 
+// asker is the run, as far as a decision depends on it.
+func (r *run) asker() asker { return asker{subject: r.subject, tier: r.tier} }
+
 // entry is the part of an entry that every request of the run has.
 func (r *run) entry(kind audit.Kind) audit.Entry {
 	return audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String()}

@@ -70,9 +70,15 @@ func (s *state) refund(grantID string) {
 	}
 }
 
+// asker is who asks, as far as a decision depends on it.
+type asker struct {
+	subject string
+	tier    grants.Tier
+}
+
 // request makes the question for the evaluator. The caller holds mu.
-func (s *state) request(subject string, capability grants.Capability, tier grants.Tier, at reading) grants.Request {
-	q := grants.Request{Subject: subject, Capability: capability, Tier: tier, Used: s.used}
+func (s *state) request(who asker, capability grants.Capability, at reading) grants.Request {
+	q := grants.Request{Subject: who.subject, Capability: capability, Tier: who.tier, Used: s.used}
 	q.Object = s.object(capability)
 	at.judge(&q)
 	return q
@@ -86,29 +92,29 @@ func (s *state) object(capability grants.Capability) grants.Object {
 }
 
 // decide judges one request under a read lock.
-func (s *state) decide(subject string, capability grants.Capability, tier grants.Tier, at reading) grants.Decision {
+func (s *state) decide(who asker, capability grants.Capability, at reading) grants.Decision {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	q := s.request(subject, capability, tier, at)
+	q := s.request(who, capability, at)
 	return grants.Decide(s.set, &q)
 }
 
-// readable lists what subject may read now, sorted, gated resources included.
-func (s *state) readable(subject string, tier grants.Tier, at reading) []string {
+// readable lists what may be read now, sorted, gated resources included.
+func (s *state) readable(who asker, at reading) []string {
 	var names []string
-	s.eachReadable(subject, tier, at, nil, func(name string, _ facts) { names = append(names, name) })
+	s.eachReadable(who, at, nil, func(name string, _ facts) { names = append(names, name) })
 	return names
 }
 
 // eachReadable calls fn with those of names, or of all resources when names is
-// nil, that subject may read now. fn must not use the state.
-func (s *state) eachReadable(subject string, tier grants.Tier, at reading, names []string, fn func(string, facts)) {
+// nil, that may be read now. fn must not use the state.
+func (s *state) eachReadable(who asker, at reading, names []string, fn func(string, facts)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if names == nil {
 		names = s.names
 	}
-	q := s.request(subject, grants.Capability{Action: grants.Read}, tier, at)
+	q := s.request(who, grants.Capability{Action: grants.Read}, at)
 	for _, name := range names {
 		q.Capability.Object = name
 		q.Object = s.object(q.Capability)
