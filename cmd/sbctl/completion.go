@@ -146,6 +146,9 @@ func (a *app) runNames(ctx context.Context) []complete.Candidate {
 	for _, r := range got.GetRuns() {
 		found = append(found, complete.Candidate{Word: r.GetRunId(), Help: r.GetSubject()})
 	}
+	for _, l := range got.GetLaunches() {
+		found = append(found, complete.Candidate{Word: l.GetLaunchId(), Help: "launch of " + l.GetSubject()})
+	}
 	return found
 }
 

@@ -34,6 +34,7 @@ type fakeOperator struct {
 	subjects  map[string]*operatorv1.Subject
 	grants    []*operatorv1.Grant
 	runs      []*operatorv1.Run
+	launches  []*operatorv1.Launch
 	denials   []*operatorv1.DenialGroup
 	lines     [][]byte
 	keys      *fakeKeys
@@ -107,7 +108,7 @@ func (f *fakeOperator) Status(context.Context, *operatorv1.StatusRequest) (*oper
 		VaultState: state, KeySource: "file", VaultId: "00112233445566778899aabbccddeeff", Generation: 7, Rows: 3,
 		AuditState: "ok", AuditSeq: 42, AuditGenesis: strings.Repeat("ab", 32), AuditDir: filepath.Join(f.home, "audit"),
 		ClockRollback: f.behind, Resources: uint32(len(f.resources)), Subjects: uint32(len(f.subjects)), Grants: uint32(len(f.grants)),
-		Runs: f.runs, MaxContent: wire.DefaultMaxContent, Platform: "linux/amd64",
+		Runs: f.runs, Launches: f.launches, MaxContent: wire.DefaultMaxContent, Platform: "linux/amd64",
 		Probes: []*operatorv1.Probe{{Name: "core dumps", Status: "ok", Summary: "off"}},
 		Slots:  f.keys.slots, RewrapLeft: f.keys.rewrap, HeadCause: f.keys.headCause, HeadSeq: f.keys.headSeq,
 	}, nil
@@ -419,7 +420,7 @@ func (f *fakeOperator) Explain(_ context.Context, q *operatorv1.ExplainRequest) 
 }
 
 func (f *fakeOperator) ListRuns(context.Context, *operatorv1.ListRunsRequest) (*operatorv1.ListRunsResponse, error) {
-	return &operatorv1.ListRunsResponse{Runs: f.runs}, nil
+	return &operatorv1.ListRunsResponse{Runs: f.runs, Launches: f.launches}, nil
 }
 
 func (f *fakeOperator) EndRun(_ context.Context, q *operatorv1.EndRunRequest) (*operatorv1.EndRunResponse, error) {
@@ -430,7 +431,7 @@ func (f *fakeOperator) EndRun(_ context.Context, q *operatorv1.EndRunRequest) (*
 			return &operatorv1.EndRunResponse{Run: r}, nil
 		}
 	}
-	return nil, invalid("", "there is no such run")
+	return f.endLaunch(q.GetRunId())
 }
 
 func (f *fakeOperator) Apply(_ context.Context, q *operatorv1.ApplyRequest) (*operatorv1.ApplyResponse, error) {

@@ -142,7 +142,8 @@ func commands(more map[string]scriptCommand) map[string]scriptCommand {
 // fakeCommand puts the fake into a state:
 //
 //	fake denial SUBJECT CAPABILITY CAUSE [REASON]
-//	fake run ID SUBJECT
+//	fake run ID SUBJECT [LAUNCH]
+//	fake launch ID SUBJECT [STATE]
 //	fake line FILE         adds the lines of an audit log
 //	fake refuse REASON [CAUSE]
 //	fake clock             puts the clock behind
@@ -165,10 +166,9 @@ func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
 			Subject: args[1], Capability: args[2], Cause: args[3], ReasonCode: reason, Count: 2, First: fakeNow, Last: fakeNow,
 		})
 	case "run":
-		fake.runs = append(fake.runs, &operatorv1.Run{
-			RunId: args[1], Subject: args[2], Tier: "cooperative", Pid: 99, Uid: 1000, Command: "sb-mcp --subject " + args[2],
-			ShimVersion: "dev", Opened: fakeNow, Reads: 1, Resources: []string{"readme"},
-		})
+		fake.runs = append(fake.runs, fakeRun(args[1:]...))
+	case "launch":
+		fake.launches = append(fake.launches, fakeLaunch(args[1:]...))
 	case "line":
 		for line := range strings.Lines(ts.ReadFile(args[1])) {
 			fake.lines = append(fake.lines, []byte(line))

@@ -49,6 +49,10 @@ type statusView struct {
 	MaxContent    uint64    `json:"maxContent"`
 	Runs          []runView `json:"runs"`
 
+	Launches  []launchView `json:"launches"`
+	Operators []uint32     `json:"operators"`
+	Profiles  uint32       `json:"profiles"`
+
 	Slots      []slotView `json:"slots"`
 	RewrapLeft uint64     `json:"rewrapLeft"`
 	HeadSeq    uint64     `json:"headSeq"`
@@ -77,7 +81,8 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			{Name: "head", Value: headWords(s)},
 			{Name: "clock", Value: a.clockWords(s)},
 			{Name: "policy", Value: policyWords(s)},
-			{Name: "runs", Value: fmt.Sprintf("%d open", len(s.GetRuns()))},
+			{Name: "runs", Value: runsWords(s)},
+			{Name: "operators", Value: operatorsWords(s.GetOperators())},
 			{Name: "warning", Value: a.recoveryWords(s.GetSlots())},
 		},
 		Value: statusView{
@@ -88,12 +93,18 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			ClockRollback: s.GetClockRollback(), Resources: s.GetResources(), Subjects: s.GetSubjects(), Grants: s.GetGrants(),
 			MaxContent: s.GetMaxContent(), Runs: viewRuns(s.GetRuns()), Slots: viewSlots(s.GetSlots()), RewrapLeft: s.GetRewrapLeft(),
 			HeadSeq: s.GetHeadSeq(), HeadCause: s.GetHeadCause(), Warnings: a.statusWarnings(s),
+			Launches:  viewLaunches(s.GetLaunches(), s.GetRuns()),
+			Operators: append([]uint32{}, s.GetOperators()...), Profiles: s.GetProfiles(),
 		},
 	})
 	if err != nil {
 		return err
 	}
-	return a.out.Section("Runs", runHead, a.runRows(s.GetRuns()))
+	if err := a.out.Section("Runs", runHead, a.runRows(s.GetRuns(), s.GetLaunches())); err != nil {
+		return err
+	}
+	a.tellUnproven(s.GetLaunches())
+	return nil
 }
 
 // status asks the daemon what it knows of itself.
@@ -193,7 +204,37 @@ func policyWords(s *operatorv1.StatusResponse) string {
 	if s.GetVaultState() != "unlocked" {
 		return ""
 	}
-	return fmt.Sprintf("%s, %s, %s", count(s.GetResources(), "resource"), count(s.GetSubjects(), "subject"), count(s.GetGrants(), "grant"))
+	words := fmt.Sprintf("%s, %s, %s", count(s.GetResources(), "resource"), count(s.GetSubjects(), "subject"), count(s.GetGrants(), "grant"))
+	if s.GetProfiles() > 0 {
+		words += ", " + count(s.GetProfiles(), "profile")
+	}
+	return words
+}
+
+// runsWords says how many runs and launches are open.
+func runsWords(s *operatorv1.StatusResponse) string {
+	words := fmt.Sprintf("%d open", len(s.GetRuns()))
+	if launches := len(s.GetLaunches()); launches == 1 {
+		words += ", 1 launch"
+	} else if launches > 1 {
+		words += fmt.Sprintf(", %d launches", launches)
+	}
+	return words
+}
+
+// operatorsWords names the other uids that administer; empty when there is none.
+func operatorsWords(uids []uint32) string {
+	if len(uids) == 0 {
+		return ""
+	}
+	words := "also uid"
+	for i, uid := range uids {
+		if i > 0 {
+			words += ","
+		}
+		words += fmt.Sprintf(" %d", uid)
+	}
+	return words
 }
 
 // count is a number of things in words.

@@ -243,7 +243,7 @@ func (c subjectShowCmd) Run(ctx context.Context, a *app) error {
 	if err := a.out.Section("Grants", grantHead, a.grantRows(held.GetGrants())); err != nil {
 		return err
 	}
-	return a.out.Section("Runs", runHead, a.runRows(runs))
+	return a.out.Section("Runs", runHead, a.runRows(runs, nil))
 }
 
 func (a *app) printSubject(s *operatorv1.Subject) error {

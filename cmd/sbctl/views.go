@@ -107,38 +107,6 @@ type peerView struct {
 	PID int32  `json:"pid"`
 }
 
-type runView struct {
-	RunID       string   `json:"runId"`
-	SubjectID   string   `json:"subjectId"`
-	Tier        string   `json:"tier"`
-	Attested    string   `json:"attested,omitempty"`
-	Peer        peerView `json:"peer"`
-	Command     string   `json:"command,omitempty"`
-	ShimVersion string   `json:"shimVersion,omitempty"`
-	Opened      string   `json:"opened"`
-	Ended       string   `json:"ended,omitempty"`
-	Reads       uint64   `json:"reads"`
-	Denials     uint64   `json:"denials"`
-	Resources   []string `json:"resources"`
-}
-
-func viewRun(r *operatorv1.Run) runView {
-	return runView{
-		RunID: r.GetRunId(), SubjectID: r.GetSubject(), Tier: r.GetTier(), Attested: r.GetAttested(),
-		Peer: peerView{r.GetUid(), r.GetPid()}, Command: r.GetCommand(), ShimVersion: r.GetShimVersion(),
-		Opened: ui.Stamp(r.GetOpened()), Ended: ui.Stamp(r.GetEnded()), Reads: r.GetReads(), Denials: r.GetDenials(),
-		Resources: append([]string{}, r.GetResources()...),
-	}
-}
-
-func viewRuns(runs []*operatorv1.Run) []runView {
-	views := make([]runView, 0, len(runs))
-	for _, r := range runs {
-		views = append(views, viewRun(r))
-	}
-	return views
-}
-
 type denialView struct {
 	SubjectID  string `json:"subjectId,omitempty"`
 	Capability string `json:"capability,omitempty"`
@@ -201,23 +169,6 @@ func grantIDs(grants []*operatorv1.Grant) []string {
 		ids = append(ids, g.GetGrantId())
 	}
 	return ids
-}
-
-var runHead = []string{"RUN", "SUBJECT", "TIER", "PID", "SHIM", "OPENED", "READS", "DENIALS", "COMMAND"}
-
-func (a *app) runRows(runs []*operatorv1.Run) [][]string {
-	var rows [][]string
-	for _, r := range runs {
-		opened := a.out.When(r.GetOpened())
-		if r.GetEnded() != 0 {
-			opened = a.out.Clock(r.GetOpened()) + ", ended " + a.out.When(r.GetEnded())
-		}
-		rows = append(rows, []string{
-			r.GetRunId(), r.GetSubject(), r.GetTier(), fmt.Sprint(r.GetPid()), r.GetShimVersion(), opened,
-			fmt.Sprint(r.GetReads()), fmt.Sprint(r.GetDenials()), r.GetCommand(),
-		})
-	}
-	return rows
 }
 
 // readCapability is word as a capability: without an action it is read.

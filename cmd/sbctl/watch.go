@@ -19,13 +19,13 @@ type watchCmd struct{}
 
 // Help is the manual of watch.
 func (watchCmd) Help() string {
-	return `A live screen of open runs, denials and the newest entries. Keys that change
+	return `A live screen of open runs and launches, denials and the newest entries. Keys that change
 something ask first.
 
 Keys:
   up, down, j, k    select             tab    the other list
   g    grant what was denied, for an hour
-  d    deny it     x    disable the subject     e    end the run
+  d    deny it     x    disable the subject     e    end the run or launch
   r    ask again   q    leave
 
 With -o json, or when standard output is no terminal, every new entry is written
@@ -167,7 +167,6 @@ type liveScreen struct {
 	app     *app
 	model   screen.Model
 	status  *operatorv1.StatusResponse
-	runs    []*operatorv1.Run
 	denials []*operatorv1.DenialGroup
 	recent  []string
 }
@@ -225,7 +224,7 @@ func (l *liveScreen) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.status, l.runs = status, status.GetRuns()
+	l.status = status
 	l.show()
 	return nil
 }
@@ -239,11 +238,17 @@ func (l *liveScreen) show() {
 			stateAndCause(l.status.GetAuditState(), l.status.GetAuditCause()), l.status.GetAuditSeq()),
 		Recent: l.recent,
 	}
-	for _, r := range l.runs {
-		state.Runs = append(state.Runs, screen.Run{
-			ID: r.GetRunId(), Subject: r.GetSubject(), Tier: r.GetTier(), Command: r.GetCommand(),
-			Opened: ui.Relative(time.UnixMilli(r.GetOpened()), now), Reads: r.GetReads(), Denials: r.GetDenials(),
-		})
+	for _, p := range grouped(l.status.GetRuns(), l.status.GetLaunches()) {
+		line := screen.Run{ID: p.id(), Attested: p.attested(), Opened: ui.Relative(time.UnixMilli(p.opened()), now), Within: p.within}
+		if p.launch != nil {
+			line.Launch = true
+			line.Subject, line.Tier, line.Command = p.launch.GetSubject(), p.launch.GetTier(), p.launch.GetCommand()
+			line.Reads, line.Denials = p.launch.GetReads(), p.launch.GetDenials()
+		} else {
+			line.Subject, line.Tier, line.Command = p.run.GetSubject(), p.run.GetTier(), p.run.GetCommand()
+			line.Reads, line.Denials = p.run.GetReads(), p.run.GetDenials()
+		}
+		state.Runs = append(state.Runs, line)
 	}
 	for _, d := range l.denials {
 		state.Denials = append(state.Denials, screen.Denial{

@@ -8,10 +8,16 @@ package screen
 
 import "fmt"
 
-// Run is one line of the upper pane.
+// Run is one line of the upper pane: a run, or a launch.
 type Run struct {
 	ID, Subject, Tier, Opened, Command string
-	Reads, Denials                     uint64
+	// Attested is how it is known who that is, in a word.
+	Attested       string
+	Reads, Denials uint64
+	// Launch says that the line is a launch; its runs follow it.
+	Launch bool
+	// Within says that the run belongs to the launch above it.
+	Within bool
 }
 
 // Denial is one line of the lower pane.
@@ -24,7 +30,7 @@ type Denial struct {
 type State struct {
 	// Title says which daemon it is and how it is.
 	Title string
-	// Runs are the open runs.
+	// Runs are the open launches and runs, each launch before its own.
 	Runs []Run
 	// Denials are groups of denials, newest first.
 	Denials []Denial
@@ -43,13 +49,15 @@ const (
 	Deny         // deny Subject the Capability
 	Grant        // grant Subject the Capability for an hour
 	Disable      // disable Subject
-	End          // end the run
+	End          // end the run or the launch
 )
 
 // Action is a verb and what it is about.
 type Action struct {
 	Verb                       Verb
 	Subject, Capability, RunID string
+	// Launch says that RunID is that of a launch.
+	Launch bool
 }
 
 // Question is what the person is asked before the action is done.
@@ -62,6 +70,9 @@ func (a Action) Question() string {
 	case Disable:
 		return fmt.Sprintf("disable %s and end its runs?", a.Subject)
 	case End:
+		if a.Launch {
+			return fmt.Sprintf("end launch %s of %s with all its processes?", a.RunID, a.Subject)
+		}
 		return fmt.Sprintf("end run %s of %s?", a.RunID, a.Subject)
 	default:
 		return ""
@@ -195,7 +206,7 @@ func (m *Model) onRun() (Action, string) {
 	if m.focus != runsPane || !ok {
 		return Action{}, "select a run"
 	}
-	return Action{Verb: End, RunID: run.ID, Subject: run.Subject}, ""
+	return Action{Verb: End, RunID: run.ID, Subject: run.Subject, Launch: run.Launch}, ""
 }
 
 func (m *Model) run() (Run, bool) {

@@ -12,8 +12,9 @@ import (
 func shown() *Model {
 	m := &Model{}
 	m.Show(State{
-		Title:   "sbd 1, vault unlocked",
-		Runs:    []Run{{ID: "aaa", Subject: "worker"}, {ID: "bbb", Subject: "other"}},
+		Title: "sbd 1, vault unlocked",
+		Runs: []Run{{ID: "aaa", Subject: "worker"}, {ID: "bbb", Subject: "other"},
+			{ID: "lll", Subject: "coder", Attested: "launched", Launch: true}, {ID: "ccc", Subject: "coder", Attested: "launch", Within: true}},
 		Denials: []Denial{{Subject: "worker", Capability: "read:x", Cause: "NO_GRANT", Count: 2}, {Subject: "other", Capability: "read:y", Cause: "NO_GRANT"}},
 		Recent:  []string{"1 acquire", "2 acquire"},
 	})
@@ -37,7 +38,9 @@ func TestKeys(t *testing.T) {
 		{"interrupt", []Key{CtrlC}, Action{Verb: Quit}},
 		{"end the first run", []Key{"e", "y"}, Action{Verb: End, RunID: "aaa", Subject: "worker"}},
 		{"end the second run", []Key{Down, "e", "y"}, Action{Verb: End, RunID: "bbb", Subject: "other"}},
-		{"past the end stays at the end", []Key{Down, Down, Down, "e", "y"}, Action{Verb: End, RunID: "bbb", Subject: "other"}},
+		{"end a launch", []Key{Down, Down, "e", "y"}, Action{Verb: End, RunID: "lll", Subject: "coder", Launch: true}},
+		{"end a run of a launch", []Key{Down, Down, Down, "e", "y"}, Action{Verb: End, RunID: "ccc", Subject: "coder"}},
+		{"past the end stays at the end", []Key{Down, Down, Down, Down, Down, "e", "y"}, Action{Verb: End, RunID: "ccc", Subject: "coder"}},
 		{"grant what was denied", []Key{Tab, "g", "y"}, Action{Verb: Grant, Subject: "worker", Capability: "read:x"}},
 		{"deny it", []Key{Tab, "j", "d", "Y"}, Action{Verb: Deny, Subject: "other", Capability: "read:y"}},
 		{"disable a run's subject", []Key{"x", "y"}, Action{Verb: Disable, Subject: "worker"}},
@@ -79,6 +82,18 @@ func TestQuestionIsAboutWhatItSays(t *testing.T) {
 	m.Show(State{Denials: []Denial{{Subject: "evil", Capability: "read:all"}}})
 	if got := m.Press("y"); got.Subject != "worker" || got.Capability != "read:x" {
 		t.Errorf("y did %v", got)
+	}
+}
+
+// A launch stands above its runs, and what ends with it is said before.
+func TestLaunchIsAGroup(t *testing.T) {
+	m := shown()
+	press(m, Down, Down, "e")
+	view := strings.Join(m.View(200, 40), "\n")
+	for _, want := range []string{"> lll ", "launched", "└ ccc ", "end launch lll of coder with all its processes? y/n"} {
+		if !strings.Contains(view, want) {
+			t.Errorf("no %q in\n%s", want, view)
+		}
 	}
 }
 

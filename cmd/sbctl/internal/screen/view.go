@@ -23,10 +23,14 @@ func (m *Model) View(width, height int) []string {
 	denials := min(len(m.state.Denials), max(1, room-recent-runs))
 
 	lines := []string{m.state.Title, ""}
-	lines = append(lines, m.heading(runsPane, "RUNS", "subject, tier, opened, reads, denials"))
+	lines = append(lines, m.heading(runsPane, "RUNS", "subject, tier, attested, opened, reads, denials"))
 	lines = append(lines, m.window(runsPane, runs, func(i int) string {
 		r := m.state.Runs[i]
-		return fmt.Sprintf("%-10s %-16s %-12s %-9s %4d read %4d denied  %s", r.ID, r.Subject, r.Tier, r.Opened, r.Reads, r.Denials, r.Command)
+		id := r.ID
+		if r.Within {
+			id = "└ " + id
+		}
+		return fmt.Sprintf("%-10s %-16s %-12s %-12s %-9s %4d read %4d denied  %s", id, r.Subject, r.Tier, r.Attested, r.Opened, r.Reads, r.Denials, r.Command)
 	})...)
 	lines = append(lines, "", m.heading(denialsPane, "DENIALS", "subject, capability, cause, how often, last"))
 	lines = append(lines, m.window(denialsPane, denials, func(i int) string {

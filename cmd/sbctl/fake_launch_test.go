@@ -1,0 +1,46 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+)
+
+// fakeRun is a run that was opened by its own word, or within a launch: ID
+// SUBJECT [LAUNCH].
+func fakeRun(args ...string) *operatorv1.Run {
+	r := &operatorv1.Run{
+		RunId: args[0], Subject: args[1], Tier: "cooperative", Pid: 99, Uid: 1000, Command: "sb-mcp --subject " + args[1],
+		ShimVersion: "dev", Opened: fakeNow, Reads: 1, Resources: []string{"readme"}, Attested: "plain",
+	}
+	if len(args) > 2 {
+		r.Tier, r.Attested, r.LaunchId, r.Profile, r.Opened = "bound", "launch", args[2], "coder", fakeNow+2
+	}
+	return r
+}
+
+// fakeLaunch is a launch: ID SUBJECT [STATE].
+func fakeLaunch(args ...string) *operatorv1.Launch {
+	l := &operatorv1.Launch{
+		LaunchId: args[0], Subject: args[1], Profile: "coder", Tier: "bound", Pid: 55, Uid: 1000, Command: "claude --print",
+		Opened: fakeNow + 1, Runs: 1, Reads: 2, Denials: 1, Disclosed: []string{"api.key"}, State: "open", NoNet: true,
+	}
+	if len(args) > 2 {
+		l.State = args[2]
+	}
+	return l
+}
+
+// endLaunch ends the launch whose id begins with prefix.
+func (f *fakeOperator) endLaunch(prefix string) (*operatorv1.EndRunResponse, error) {
+	for i, l := range f.launches {
+		if strings.HasPrefix(l.GetLaunchId(), prefix) {
+			f.launches = slices.Delete(f.launches, i, i+1)
+			f.runs = slices.DeleteFunc(f.runs, func(r *operatorv1.Run) bool { return r.GetLaunchId() == l.GetLaunchId() })
+			l.Ended, l.State = fakeNow, "ended"
+			return &operatorv1.EndRunResponse{Launch: l}, nil
+		}
+	}
+	return nil, invalid("", "there is no such run")
+}
