@@ -32,6 +32,7 @@ var calls = map[string]call{
 	brokerv1.BrokerService_ListResources_FullMethodName: {audit.List, "list"},
 	brokerv1.BrokerService_Acquire_FullMethodName:       {audit.Acquire, "read"},
 	brokerv1.BrokerService_Explain_FullMethodName:       {audit.Explain, "explain"},
+	brokerv1.BrokerService_Can_FullMethodName:           {audit.Explain, "can"},
 	brokerv1.BrokerService_Report_FullMethodName:        {kindRunReport, "report"},
 	brokerv1.BrokerService_Watch_FullMethodName:         {kindRunWatch, "watch"},
 

@@ -79,6 +79,7 @@ func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy) [
 		{"ListResources", "list", &brokerv1.ListResourcesRequest{RunId: run}},
 		{"Acquire", "acquire", &brokerv1.AcquireRequest{RunId: run, ResourceId: "readme"}},
 		{"Explain", "explain", &brokerv1.ExplainRequest{RunId: run, ResourceId: "readme"}},
+		{"Can", "explain", &brokerv1.CanRequest{RunId: run, Capability: "read:readme"}},
 		{"Report", "run.report", &brokerv1.ReportRequest{RunId: run}},
 		{"Watch", "run.watch", &brokerv1.WatchRequest{RunId: run}},
 		{"CloseRun", "run.end", &brokerv1.CloseRunRequest{RunId: run}},
