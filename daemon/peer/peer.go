@@ -41,8 +41,18 @@ type Peer struct {
 	UID   uint32
 	PID   int32
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0 where the platform has none
-	Class Class
+	Class Class  // Plain or Unattributed, until whoever admits it knows better; fixed from then on
 	Conn  uint64 // number of the connection, unique in this process
+
+	// Foreign is true when it lives in another pid namespace than ours.
+	Foreign bool
+	// Namespaces are the pid namespaces that it lives in, its own first, ours left
+	// out. Empty unless it is foreign, and when they cannot be read.
+	Namespaces []Namespace
+	// Launch is the id of the launch that it is in, empty otherwise.
+	Launch string
+
+	first ProcessKey // of that launch
 
 	mu      sync.RWMutex // a descriptor must not be closed, and its number taken again, under a reader
 	process process      // how liveness is told
@@ -51,17 +61,32 @@ type Peer struct {
 
 var connections atomic.Uint64
 
-// Accept reads the facts of conn's peer. It fails when the peer is gone already.
-func Accept(conn *net.UnixConn) (*Peer, error) {
+// accept reads the facts of conn's peer. It fails when the peer is gone already.
+func (l Listener) accept(conn *net.UnixConn) (*Peer, error) {
 	p := &Peer{Conn: connections.Add(1)}
-	if err := p.identify(conn); err != nil {
+	if err := p.identify(conn, l.pidfdOpen); err != nil {
 		return nil, fmt.Errorf("identifying the peer: %w", err)
 	}
 	return p, nil
 }
 
-// Key names the peer's process: the unit of denial budgets.
-func (p *Peer) Key() ProcessKey { return ProcessKey{p.UID, p.PID, p.Start} }
+// Join puts the peer into a launch, whose first process has that key. Only who
+// admits the peer may call it.
+func (p *Peer) Join(launch string, first ProcessKey) {
+	p.Class, p.Launch, p.first = Launch, launch, first
+}
+
+// Key names the unit of denial budgets: the peer's process, or the first process
+// of its launch, so that a tree has no more than one process has.
+func (p *Peer) Key() ProcessKey {
+	if p.Class == Launch {
+		return p.first
+	}
+	return p.Process()
+}
+
+// Process names the peer's process.
+func (p *Peer) Process() ProcessKey { return ProcessKey{p.UID, p.PID, p.Start} }
 
 // ProcessKey tells one process from another over the life of a boot.
 type ProcessKey struct {
@@ -114,6 +139,8 @@ type Listener struct {
 	// Leave is called once when the connection of an admitted peer is closed,
 	// whether or not it ever sent anything. Required.
 	Leave func(*Peer)
+
+	pidfdOpen bool // as on kernels that do not say which process connected
 }
 
 // Accept returns the next connection that is admitted.
@@ -127,7 +154,7 @@ func (l Listener) Accept() (net.Conn, error) {
 		if !ok {
 			return nil, errors.Join(fmt.Errorf("identifying the peer: %T is not a Unix connection", accepted), accepted.Close())
 		}
-		p, err := Accept(unixConn)
+		p, err := l.accept(unixConn)
 		if err != nil { // it is gone already
 			_ = unixConn.Close()
 			continue

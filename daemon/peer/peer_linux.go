@@ -29,7 +29,7 @@ func (p process) alive() bool {
 
 func (p process) close() { _ = unix.Close(p.pidfd) }
 
-func (p *Peer) identify(conn *net.UnixConn) error {
+func (p *Peer) identify(conn *net.UnixConn, pidfdOpen bool) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
@@ -39,17 +39,17 @@ func (p *Peer) identify(conn *net.UnixConn) error {
 	pidfd := -1
 	err = raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		pidfd, fdErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD) // Linux 6.5
+		if fdErr = unix.ENOPROTOOPT; !pidfdOpen {
+			pidfd, fdErr = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD) // Linux 6.5
+		}
 	})
 	if err = errors.Join(err, credErr); err != nil {
 		return err
 	}
 	p.UID, p.PID, p.Class = cred.Uid, cred.Pid, Plain
-	if cred.Pid <= 0 { // a pid namespace that we cannot see into
-		p.Class = Unattributed
-	}
-	if fdErr != nil { // kernels before 6.5: open it, then make sure that it is the same process
-		if p.Class == Unattributed {
+	hidden := cred.Pid <= 0 // in a pid namespace that we cannot see into
+	if fdErr != nil {       // kernels before 6.5: open it, then make sure that it is the same process
+		if hidden {
 			return errors.New("the kernel does not say which process connected")
 		}
 		if pidfd, err = unix.PidfdOpen(int(cred.Pid), 0); err != nil {
@@ -58,33 +58,41 @@ func (p *Peer) identify(conn *net.UnixConn) error {
 	}
 	unix.CloseOnExec(pidfd)
 	p.process = process{pidfd}
-	if p.Class == Unattributed {
+	if hidden {
+		p.Foreign, p.Class = true, Unattributed
 		return nil
 	}
-	start, nested, err := processFacts(cred.Pid)
-	if err != nil || !p.process.alive() {
+	if err := p.readFacts(); err != nil {
 		p.process.close()
 		return errors.Join(errors.New("the process that connected is gone"), err)
-	}
-	p.Start = start
-	if nested {
-		p.Class = Unattributed
 	}
 	return nil
 }
 
-// processFacts reads the start time of pid and whether it lives in a pid
-// namespace below ours. Both files stay readable for an undumpable process.
-func processFacts(pid int32) (start uint64, nested bool, err error) {
-	stat, err := readStat(pid)
+// readFacts reads what /proc says about the peer, and makes sure that it was
+// about the process that the pidfd holds.
+func (p *Peer) readFacts() error {
+	before, err := readStat(p.PID)
 	if err != nil {
-		return 0, false, err
+		return err
 	}
-	status, err := readStatus(pid)
+	status, err := readStatus(p.PID)
 	if err != nil {
-		return 0, false, err
+		return err
 	}
-	return stat.start, len(status.pids) != 1, nil
+	p.Start = before.start
+	if len(status.pids) != 1 {
+		p.Foreign, p.Class = true, Unattributed
+		p.Namespaces, _ = pidNamespaces(p.PID) // what is missing is nobody's
+	}
+	after, err := readStat(p.PID)
+	if err != nil {
+		return err
+	}
+	if after.start != before.start || !p.process.alive() {
+		return ErrChanged
+	}
+	return nil
 }
 
 func command(pid int32) string {

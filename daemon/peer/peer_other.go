@@ -16,7 +16,7 @@ func (p process) alive() bool { return unix.Kill(p.pid, 0) == nil }
 
 func (process) close() {}
 
-func (p *Peer) identify(conn *net.UnixConn) error {
+func (p *Peer) identify(conn *net.UnixConn, _ bool) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err

@@ -43,3 +43,22 @@ func Lookup(pid int32) (Process, error) { return lookup(pid) }
 // meanwhile makes it fail with ErrChanged. It fails with ErrPlatform where
 // processes cannot be looked up.
 func Ancestry(pid int32) ([]Process, error) { return ancestry(pid) }
+
+// Namespaces are those of one process.
+type Namespaces struct {
+	PID   Namespace
+	User  Namespace
+	Mount Namespace
+	Net   Namespace
+	// Maker is the user namespace in which User was made; zero when we cannot see
+	// it, as is the one around our own.
+	Maker Namespace
+	// Within are the pid namespaces that it lives in, its own first, ours left out.
+	Within []Namespace
+}
+
+// NamespacesOf reads the namespaces of a process. The links of an undumpable
+// process can be read by the uid that made its user namespace, from the user
+// namespace in which it was made. Who holds the process makes sure that it was
+// this one. It fails with ErrPlatform where there are no namespaces.
+func NamespacesOf(pid int32) (Namespaces, error) { return namespacesOf(pid) }
