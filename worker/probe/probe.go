@@ -1,0 +1,43 @@
+// Package probe finds out what this machine and this process's surroundings
+// really hold, by trying: facts about the kernel, and attacks of the kind that
+// a hostile agent would make. It reads no configuration and believes none.
+//
+// A probe that could not be made says so; it never counts as held. Attacks read
+// at most a few bytes of what they reach, change nothing, and tell no content.
+package probe
+
+import "context"
+
+// Status is what a probe came to.
+type Status string
+
+const (
+	Held    Status = "held"     // the attack failed, or the fact is there
+	NotHeld Status = "not held" // the attack worked, or the fact is not there
+	Unknown Status = "unknown"  // could not be tried; Words says why
+)
+
+// Probe is one thing that was tried.
+type Probe struct {
+	ID     string `json:"id"`     // short, dotted, stable: "userns", "home.direct"
+	Status Status `json:"status"` //
+	Tried  string `json:"tried"`  // what was done, a short phrase
+	Words  string `json:"words"`  // what came of it, a short sentence without a full stop
+}
+
+// Target is what attacks are aimed at. Empty fields leave their attacks out.
+type Target struct {
+	Home      string   // the broker's home
+	SocketDir string   // holds operator/; empty means Home/run
+	DaemonPID int      // the daemon's pid outside, 0 when unknown
+	Workspace string   // a directory that may be written; for links
+	Files     []string // files outside a sandbox's workspace that it must not read
+}
+
+// Here returns the facts about this machine and kernel, in a fixed order.
+func Here(ctx context.Context) []Probe { return nil }
+
+// Attacks makes every attack on target from where this process stands, in a
+// fixed order. The ids are the same inside and outside a tree, so that the
+// control without protection is the same code.
+func Attacks(ctx context.Context, target Target) []Probe { return nil }
