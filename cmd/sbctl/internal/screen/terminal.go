@@ -1,11 +1,13 @@
 package screen
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"os"
+	"io"
 	"strings"
 
-	"golang.org/x/term"
+	"subjectbroker/proto/terminal"
 )
 
 // What is written to the terminal: the alternate screen, so that nothing of
@@ -20,35 +22,62 @@ const (
 
 // Terminal is a terminal that shows a screen and hands over single keys.
 type Terminal struct {
-	file   *os.File
-	before *term.State
-	keys   chan Key
+	tty     *terminal.TTY
+	restore func()
+	keys    chan Key
+	stop    context.CancelFunc
 }
 
 // Open takes the controlling terminal over. Close gives it back as it was.
 func Open() (*Terminal, error) {
-	file, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	tty, err := terminal.Open()
 	if err != nil {
 		return nil, fmt.Errorf("opening the terminal: %w", err)
 	}
-	before, err := term.MakeRaw(int(file.Fd()))
+	restore, err := tty.Raw()
 	if err != nil {
-		_ = file.Close()
+		_ = tty.Close()
 		return nil, fmt.Errorf("taking the terminal over: %w", err)
 	}
-	t := &Terminal{file: file, before: before, keys: make(chan Key)}
-	if _, err := file.WriteString(enter); err != nil {
-		_ = t.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	t := &Terminal{tty: tty, restore: restore, keys: make(chan Key), stop: stop}
+	if _, err := io.WriteString(tty, enter); err != nil {
+		stop()
+		restore()
+		_ = tty.Close()
 		return nil, fmt.Errorf("writing to the terminal: %w", err)
 	}
-	go t.read()
+	release, ends := tty.Until(ctx)
+	go func() {
+		defer close(t.keys)
+		defer release()
+		t.read(ctx)
+	}()
+	if !ends { // then nobody waits for the reader either
+		t.stop = func() {
+			stop()
+			go func() {
+				for range t.keys {
+				}
+			}()
+		}
+		return t, nil
+	}
+	t.stop = func() {
+		stop()
+		for range t.keys { // until the reader has let go of the terminal
+		}
+	}
 	return t, nil
 }
 
-// Close gives the terminal back. A read that waits for a key ends with the process.
+// Close gives the terminal back. From then on no key is read; where a read of a
+// terminal cannot be ended, one that waits ends with the process.
 func (t *Terminal) Close() error {
-	_, _ = t.file.WriteString(leave)
-	return term.Restore(int(t.file.Fd()), t.before)
+	t.stop()
+	_, err := io.WriteString(t.tty, leave)
+	t.restore()
+	return errors.Join(err, t.tty.Close())
 }
 
 // Keys are the keys that are pressed. The channel is closed when the terminal
@@ -57,10 +86,7 @@ func (t *Terminal) Keys() <-chan Key { return t.keys }
 
 // Draw shows the model.
 func (t *Terminal) Draw(m *Model) error {
-	width, height, err := term.GetSize(int(t.file.Fd()))
-	if err != nil || width <= 0 || height <= 0 {
-		width, height = 80, 24
-	}
+	width, height := t.tty.Size()
 	var text strings.Builder
 	text.WriteString(home)
 	for i, line := range m.View(width, height) {
@@ -70,20 +96,24 @@ func (t *Terminal) Draw(m *Model) error {
 		text.WriteString(line + rest)
 	}
 	text.WriteString(below)
-	_, err = t.file.WriteString(text.String())
+	_, err := io.WriteString(t.tty, text.String())
 	return err
 }
 
-func (t *Terminal) read() {
-	defer close(t.keys)
+// read hands keys over until ctx ends or the terminal goes away.
+func (t *Terminal) read(ctx context.Context) {
 	buffer := make([]byte, 64)
 	for {
-		n, err := t.file.Read(buffer)
+		n, err := t.tty.Read(buffer)
 		if err != nil || n == 0 {
 			return
 		}
 		for _, key := range decode(string(buffer[:n])) {
-			t.keys <- key
+			select {
+			case t.keys <- key:
+			case <-ctx.Done():
+				return
+			}
 		}
 	}
 }
