@@ -10,6 +10,11 @@ type Request struct {
 	Object     Object // of a read or use capability; ignored for other actions
 	Tier       Tier   // of the run
 
+	// Profile is the name of the run's profile; empty: none. Ceiling is what the
+	// run can reach at most; nil with a profile: there is no such profile.
+	Profile string
+	Ceiling *Ceiling
+
 	Now         time.Time     // wall clock; zero: not known, as if ClockBehind
 	BootID      string        // of the present boot; empty: not known
 	SinceBoot   time.Duration // boot clock, suspend included
@@ -25,16 +30,20 @@ type Object struct {
 	Exists     bool
 	Secret     bool // its kind is secret
 	HasContent bool // false: declared, but nothing was put yet
+
+	// Personal content is allowed only by grants of the operator whose it is.
+	Personal bool
+	OwnerUID uint32 // uid of that operator; ignored for others
 }
 
 // Decide answers r. It does not allocate and takes the same look-ups whether or
 // not the object exists; their number depends on the object's length and on how
 // many different lengths the subject's prefixes have, not on how many grants.
 //
-// In order: the subject must be known, enabled and run at its minimum tier; no
-// deny may match; a resource must exist; an allow must match and hold; the
-// resource must have content; and if the charged grant wants approval, the
-// outcome is pending.
+// In order: the subject must be known, enabled and run at its minimum tier; the
+// ceiling of the run must cover what is asked for; no deny may match; a resource
+// must exist; an allow must match and hold; the resource must have content; and
+// if the charged grant or the profile wants approval, the outcome is pending.
 func Decide(set *Set, r *Request) Decision {
 	return evaluate(set, r, nil)
 }
@@ -63,17 +72,52 @@ func evaluate(set *Set, r *Request, t *trace) Decision {
 	}
 	t.tier(Pass, r.Tier, h.subject.MinTier, "")
 
-	j := judge{request: r, trace: t}
+	within, cause := r.ceiling(t)
+	if cause != "" {
+		return denied(cause, "")
+	}
+
+	j := judge{request: r, trace: t, gated: within != nil && within.gated}
 	if int(r.Capability.Action) < actionCount {
 		h.actions[r.Capability.Action].match(r.Capability.Object, &j)
 	}
 	return j.decide()
 }
 
+// ceiling judges what the run can reach at most. It returns the requirement that
+// covers what is asked for, nil without a profile.
+func (r *Request) ceiling(t *trace) (*requirement, Cause) {
+	c := r.Ceiling
+	switch {
+	case c == nil && r.Profile == "":
+		return nil, ""
+	case c == nil:
+		t.add(CheckProfile, Fail, "no such profile", "")
+		return nil, CauseUnknownProfile
+	case c.subject != r.Subject:
+		t.add(CheckProfile, Fail, "the profile is another subject's", "")
+		return nil, CauseSubjectMismatch
+	}
+	if t != nil {
+		t.add(CheckProfile, Pass, "the run is under profile "+r.Profile, "")
+	}
+	found, cause := c.find(r.Capability)
+	switch cause {
+	case "":
+		t.ceiling(Pass, found, "")
+	case CauseCapsNarrowed:
+		t.ceiling(Fail, found, ", but caps leave it out")
+	default:
+		t.ceiling(Fail, nil, "")
+	}
+	return found, cause
+}
+
 // judge hears the grants that match, most specific first, and then decides.
 type judge struct {
 	request *Request
 	trace   *trace
+	gated   bool   // a person approves what the run's tools do
 	deny    *Grant // the first deny that stands
 	allow   *Grant // the first allow that holds: the one that is charged
 	near    *Grant // the first allow that does not hold…
@@ -127,6 +171,9 @@ func (j *judge) hearAllow(g *Grant) {
 func (j *judge) holds(g *Grant) Cause {
 	r := j.request
 	switch {
+	case r.personal() && (g.GrantedBy == nil || *g.GrantedBy != r.Object.OwnerUID):
+		j.trace.grant(Fail, g, "the resource is personal, and another operator granted this")
+		return CausePersonal
 	case g.ended(r):
 		j.trace.expired(g, r)
 		return CauseGrantExpired
@@ -168,7 +215,7 @@ func (j *judge) decide() Decision {
 		Disclosed: r.secret() && r.Capability.Action == Read,
 		Limited:   j.allow.Uses != 0,
 	}
-	if j.allow.RequireApproval {
+	if j.allow.RequireApproval || j.gated {
 		j.trace.add(CheckApproval, Fail, "a person must approve", j.allow.ID)
 		d.Outcome, d.Reason = Pending, ReasonApprovalPending
 	}
@@ -178,4 +225,9 @@ func (j *judge) decide() Decision {
 // secret reports whether the object is content of kind secret.
 func (r *Request) secret() bool {
 	return r.Object.Secret && r.Capability.Action.NamesResource()
+}
+
+// personal reports whether the object is content of one operator.
+func (r *Request) personal() bool {
+	return r.Object.Personal && r.Capability.Action.NamesResource()
 }

@@ -49,6 +49,12 @@ const (
 	CauseNoContent            Cause = "NO_CONTENT"
 	CauseTierTooLow           Cause = "TIER_TOO_LOW"
 	CauseDisclosureNotGranted Cause = "DISCLOSURE_NOT_GRANTED"
+	CausePersonal             Cause = "PERSONAL"         // granted by another operator than the one whose it is
+	CauseToolNotListed        Cause = "TOOL_NOT_LISTED"  // no tool of the profile requires it
+	CauseCapsNarrowed         Cause = "CAPS_NARROWED"    // a tool requires it, but the profile's caps leave it out
+	CauseUnknownProfile       Cause = "UNKNOWN_PROFILE"  // no such profile
+	CauseSubjectMismatch      Cause = "SUBJECT_MISMATCH" // the profile, or the run, is another subject's
+	CauseOperatorRefused      Cause = "OPERATOR_REFUSED" // this peer does not reach the operator service
 )
 
 // Decision is the answer to a [Request].

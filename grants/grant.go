@@ -78,6 +78,8 @@ type Grant struct {
 	Note    string    `json:"note,omitempty"`
 	Owner   string    `json:"owner,omitempty"` // owner of the document that declared it; empty: no document did
 	Created time.Time `json:"created,omitzero"`
+
+	GrantedBy *uint32 `json:"grantedBy,omitempty"` // uid of the operator who granted it; nil: not known, allows nothing personal
 }
 
 // Validate returns an error that names the field that is wrong.

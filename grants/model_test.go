@@ -3,6 +3,7 @@ package grants
 import (
 	"cmp"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -173,7 +174,9 @@ func anyRequest(t *rapid.T) *Request {
 	return &Request{
 		Subject:     rapid.SampledFrom([]string{"a", "b", "nobody"}).Draw(t, "asks"),
 		Capability:  Capability{rapid.SampledFrom(someActions).Draw(t, "to"), rapid.SampledFrom(someObjects).Draw(t, "what")},
-		Object:      Object{rapid.Bool().Draw(t, "exists"), rapid.Bool().Draw(t, "secret"), rapid.Bool().Draw(t, "has content")},
+		Object: Object{
+			Exists: rapid.Bool().Draw(t, "exists"), Secret: rapid.Bool().Draw(t, "secret"), HasContent: rapid.Bool().Draw(t, "has content"),
+		},
 		Tier:        Tier(rapid.IntRange(0, int(Separate)).Draw(t, "run")),
 		Now:         noon.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "now"))),
 		BootID:      rapid.SampledFrom([]string{"boot", "later"}).Draw(t, "booted"),
@@ -272,7 +275,7 @@ func TestRowsRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		again, err := DecodeGrant(row)
-		if err != nil || again != g {
+		if err != nil || !reflect.DeepEqual(again, g) {
 			t.Fatalf("DecodeGrant(%s) = %+v, %v, want %+v", row, again, err, g)
 		}
 	})

@@ -11,10 +11,13 @@ import (
 //
 //	{"v":1,"name":…,"disabled":…,"minTier":…,"uid":…,"created":…,"owner":…}
 //	{"v":1,"id":…,"subject":…,"capability":…,"effect":…,"until":…,"bootId":…,"bootUntil":…,
-//	 "uses":…,"tier":…,"requireApproval":…,"disclose":…,"note":…,"owner":…,"created":…}
+//	 "uses":…,"tier":…,"requireApproval":…,"disclose":…,"note":…,"owner":…,"created":…,"grantedBy":…}
+//	{"v":1,"name":…,"subject":…,"tools":[…],"caps":[…],"approval":…,"created":…,"owner":…}
+//	{"v":1,"name":…,"requires":[…],"approval":…,"gate":…,"created":…,"owner":…}
 //
-// Compact JSON, keys in this order, zero values left out; times RFC 3339 in UTC,
-// bootUntil in nanoseconds.
+// Compact JSON, keys in this order, lists sorted, zero values left out; times RFC
+// 3339 in UTC, bootUntil in nanoseconds. Empty caps are not left out: they say
+// something else than none.
 const rowVersion = 1
 
 var errRow = errors.New("not in the one form that is written")
@@ -27,6 +30,16 @@ type subjectRow struct {
 type grantRow struct {
 	V int `json:"v"`
 	Grant
+}
+
+type profileRow struct {
+	V int `json:"v"`
+	Profile
+}
+
+type toolRow struct {
+	V int `json:"v"`
+	Tool
 }
 
 // EncodeSubject returns the row that [DecodeSubject] reads. The same subject
@@ -75,6 +88,52 @@ func DecodeGrant(row []byte) (Grant, error) {
 		return Grant{}, fmt.Errorf("decoding grant: %w", err)
 	}
 	return decoded.Grant, nil
+}
+
+// EncodeProfile returns the row that [DecodeProfile] reads. The same profile
+// gives the same bytes, whatever the order of its lists.
+func EncodeProfile(p Profile) ([]byte, error) {
+	if err := p.Validate(); err != nil {
+		return nil, fmt.Errorf("encoding profile: %w", err)
+	}
+	return json.Marshal(profileRow{rowVersion, p.canonical()})
+}
+
+// DecodeProfile reads a row of [EncodeProfile] and nothing else: what would not
+// be written byte for byte the same is refused.
+func DecodeProfile(row []byte) (Profile, error) {
+	var decoded profileRow
+	if err := decodeRow(row, &decoded); err != nil {
+		return Profile{}, fmt.Errorf("decoding profile: %w", err)
+	}
+	again, err := EncodeProfile(decoded.Profile)
+	if err := sameRow(row, again, err); err != nil {
+		return Profile{}, fmt.Errorf("decoding profile: %w", err)
+	}
+	return decoded.Profile, nil
+}
+
+// EncodeTool returns the row that [DecodeTool] reads. The same tool gives the
+// same bytes, whatever the order of its list.
+func EncodeTool(t Tool) ([]byte, error) {
+	if err := t.Validate(); err != nil {
+		return nil, fmt.Errorf("encoding tool: %w", err)
+	}
+	return json.Marshal(toolRow{rowVersion, t.canonical()})
+}
+
+// DecodeTool reads a row of [EncodeTool] and nothing else: what would not be
+// written byte for byte the same is refused.
+func DecodeTool(row []byte) (Tool, error) {
+	var decoded toolRow
+	if err := decodeRow(row, &decoded); err != nil {
+		return Tool{}, fmt.Errorf("decoding tool: %w", err)
+	}
+	again, err := EncodeTool(decoded.Tool)
+	if err := sameRow(row, again, err); err != nil {
+		return Tool{}, fmt.Errorf("decoding tool: %w", err)
+	}
+	return decoded.Tool, nil
 }
 
 // decodeRow is only the first half of a strict reader. encoding/json matches

@@ -16,13 +16,23 @@ var (
 	// ErrDuplicate is for a grant of a subject that already has one of this
 	// pattern and effect, under another id.
 	ErrDuplicate = errors.New("the subject has such a grant already")
+	// ErrUIDTaken is for a subject with a uid that is another one's.
+	ErrUIDTaken = errors.New("the uid is another subject's")
+	// ErrNoTool is for a profile that lists a tool that is not declared.
+	ErrNoTool = errors.New("no such tool")
+	// ErrOtherSubject is for a profile whose name is that of one of another subject.
+	ErrOtherSubject = errors.New("the profile is another subject's")
 )
 
-// Set holds subjects and their grants, indexed for [Decide]. Any number of
+// Set holds subjects with their grants and profiles, and tools, indexed for [Decide]. Any number of
 // goroutines may read and decide at once, none while one of them changes it.
 type Set struct {
 	holders map[string]*holder
 	grants  map[string]*Grant // by id
+
+	uids     map[uint32]string // of subjects that have one
+	profiles map[string]Profile
+	tools    map[string]Tool
 }
 
 // holder is a subject with what it was granted, one index per action.
@@ -34,31 +44,55 @@ type holder struct {
 
 // NewSet returns an empty set.
 func NewSet() *Set {
-	return &Set{holders: map[string]*holder{}, grants: map[string]*Grant{}}
+	return &Set{
+		holders: map[string]*holder{}, grants: map[string]*Grant{},
+		uids: map[uint32]string{}, profiles: map[string]Profile{}, tools: map[string]Tool{},
+	}
 }
 
 // PutSubject adds a subject, or replaces what is known of it and leaves its
-// grants.
+// grants and profiles. A uid is of at most one subject ([ErrUIDTaken]). Nothing
+// changes on error.
 func (s *Set) PutSubject(subject Subject) error {
 	if err := subject.Validate(); err != nil {
 		return err
 	}
-	if h, ok := s.holders[subject.Name]; ok {
-		h.subject = subject
-		return nil
+	if subject.UID != nil {
+		if other, taken := s.uids[*subject.UID]; taken && other != subject.Name {
+			return fmt.Errorf("%w: %s", ErrUIDTaken, other)
+		}
 	}
-	s.holders[subject.Name] = &holder{subject: subject}
+	h, ok := s.holders[subject.Name]
+	if !ok {
+		h = &holder{}
+		s.holders[subject.Name] = h
+	}
+	s.forgetUID(h)
+	h.subject = subject
+	if subject.UID != nil {
+		s.uids[*subject.UID] = subject.Name
+	}
 	return nil
 }
 
-// RemoveSubject removes a subject and returns its grants, which go with it: a
-// later subject of the same name inherits none.
+func (s *Set) forgetUID(h *holder) {
+	if h.subject.UID != nil {
+		delete(s.uids, *h.subject.UID)
+	}
+}
+
+// RemoveSubject removes a subject and returns its grants, which go with it as its
+// profiles do: a later subject of the same name inherits none.
 func (s *Set) RemoveSubject(name string) []Grant {
 	gone := s.GrantsOf(name)
 	for i := range gone {
 		delete(s.grants, gone[i].ID)
 	}
-	delete(s.holders, name)
+	maps.DeleteFunc(s.profiles, func(_ string, p Profile) bool { return p.Subject == name })
+	if h, ok := s.holders[name]; ok {
+		s.forgetUID(h)
+		delete(s.holders, name)
+	}
 	return gone
 }
 
@@ -68,6 +102,15 @@ func (s *Set) Subject(name string) (Subject, bool) {
 		return h.subject, true
 	}
 	return Subject{}, false
+}
+
+// SubjectOf returns the subject whose uid this is.
+func (s *Set) SubjectOf(uid uint32) (Subject, bool) {
+	name, ok := s.uids[uid]
+	if !ok {
+		return Subject{}, false
+	}
+	return s.Subject(name)
 }
 
 // Subjects returns all subjects, sorted by name.

@@ -12,6 +12,8 @@ type Check string
 const (
 	CheckSubject  Check = "subject"
 	CheckTier     Check = "tier"
+	CheckProfile  Check = "profile"
+	CheckCeiling  Check = "ceiling"
 	CheckResource Check = "resource"
 	CheckGrant    Check = "grant"
 	CheckApproval Check = "approval"
@@ -64,6 +66,17 @@ func (t *trace) tier(result Result, has, minimum Tier, grantID string) {
 		run = "a run of no tier"
 	}
 	t.add(CheckTier, result, fmt.Sprintf("%s, %s is demanded", run, minimum), grantID)
+}
+
+// ceiling tells which tool's requirement covers what was asked for; nil: none.
+func (t *trace) ceiling(result Result, found *requirement, rest string) {
+	switch {
+	case t == nil:
+	case found == nil:
+		t.add(CheckCeiling, result, "no tool of the profile requires it", "")
+	default:
+		t.add(CheckCeiling, result, found.tool+" requires "+found.pattern.String()+rest, "")
+	}
 }
 
 func (t *trace) expired(g *Grant, r *Request) {

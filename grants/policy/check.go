@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -46,6 +47,62 @@ func (p *parser) checkGrants() {
 	}
 	p.lintDenied()
 }
+
+// checkUIDs refuses a uid that two subjects would have. It is taken even if the
+// other one is to give it up: which of two changes comes first is nothing that a
+// document says.
+func (p *parser) checkUIDs() {
+	owners := map[uint32]string{}
+	if p.env.Current != nil {
+		for name, s := range p.env.Current.Subjects {
+			if s.UID != nil {
+				owners[*s.UID] = name
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.document.Subjects)) {
+		s := p.document.Subjects[name]
+		if s.UID == nil {
+			continue
+		}
+		if other, taken := owners[*s.UID]; taken && other != name {
+			p.report(p.named[ASubject+name], "subject %s: uid %d is that of subject %s", name, *s.UID, other)
+			continue
+		}
+		owners[*s.UID] = name
+	}
+}
+
+// checkProfiles judges the profiles against what they name.
+func (p *parser) checkProfiles() {
+	for name, one := range p.document.Profiles {
+		line := p.named[AProfile+name]
+		if !p.knowsSubject(one.Subject) {
+			p.report(line, "profile %s: no subject %q; declare it under subjects", name, one.Subject)
+		}
+		known := true
+		for _, tool := range one.Tools {
+			if _, ok := p.tool(tool); !ok && !grants.IsBuiltin(tool) {
+				known = false
+				p.report(line, "profile %s: no tool %q; declare it under tools", name, tool)
+			}
+		}
+		if known {
+			p.lintCaps(&one, line)
+		}
+	}
+}
+
+func (p *parser) tool(name string) (grants.Tool, bool) {
+	t, known := p.document.Tools[name]
+	if !known && p.env.Current != nil {
+		t, known = p.env.Current.Tools[name]
+	}
+	return t, known
+}
+
+// lintCaps warns of tools that caps make useless. TODO
+func (p *parser) lintCaps(*grants.Profile, int) {}
 
 func (p *parser) checkReferences(g *grants.Grant, line int) {
 	if !p.knowsSubject(g.Subject) {

@@ -18,6 +18,11 @@ type Document struct {
 	Resources map[string]Resource // by name
 	Subjects  map[string]Subject  // by name
 
+	// Profiles and Tools use no time of creation when they come from [Parse],
+	// which sorts their lists.
+	Profiles map[string]grants.Profile // by name
+	Tools    map[string]grants.Tool    // by name
+
 	// Grants use no ID, clock of the boot or time of creation when they come
 	// from [Parse], which sorts them by subject, capability and effect.
 	Grants []grants.Grant
@@ -54,6 +59,7 @@ type Resource struct {
 // Subject is a subject. What it leaves out is left alone where the subject
 // exists already; a new one is enabled and cooperative.
 type Subject struct {
+	UID     *uint32     // nil: not said
 	MinTier grants.Tier // none: not said
 	Enabled *bool       // nil: not said
 	Owner   string      // of the document that declared it; Parse fills in its own
@@ -61,7 +67,7 @@ type Subject struct {
 
 // FromSubject describes a subject in full, as a part of the current state.
 func FromSubject(s grants.Subject) Subject {
-	described := Subject{MinTier: max(s.MinTier, grants.Cooperative), Owner: s.Owner}
+	described := Subject{UID: s.UID, MinTier: max(s.MinTier, grants.Cooperative), Owner: s.Owner}
 	if s.Disabled {
 		described.Enabled = new(bool)
 	}
@@ -70,6 +76,9 @@ func FromSubject(s grants.Subject) Subject {
 
 // ApplyTo sets what s says on to, and leaves the rest of it alone.
 func (s Subject) ApplyTo(to *grants.Subject) {
+	if s.UID != nil {
+		to.UID = s.UID
+	}
 	if s.MinTier != 0 {
 		to.MinTier = s.MinTier
 	}
@@ -141,6 +150,11 @@ func (r *Resource) check() error {
 }
 
 func (s *Subject) check() error {
+	if s.UID != nil {
+		if err := grants.CheckUID(*s.UID); err != nil {
+			return err
+		}
+	}
 	if s.MinTier == 0 {
 		return nil
 	}

@@ -1,10 +1,13 @@
 package policy
 
 import (
+	"math"
 	"strconv"
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"subjectbroker/grants"
 )
 
 // plain reports whether the tree below n uses only what a document may use:
@@ -142,6 +145,19 @@ func (p *parser) count(n *yaml.Node, what string) uint64 {
 		return 0
 	}
 	return v
+}
+
+// uid reads a uid that a subject may have.
+func (p *parser) uid(n *yaml.Node) *uint32 {
+	v := p.count(n, "uid")
+	if v == 0 {
+		return nil
+	}
+	uid := uint32(min(v, math.MaxUint32))
+	if err := grants.CheckUID(uid, p.env.Reserved...); err != nil {
+		p.report(n.Line, "%v", err)
+	}
+	return &uid
 }
 
 // wrongTypeOr reports a value of the right type in a spelling that is not taken,

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
+
+	"subjectbroker/grants"
 )
 
 // MaxSize is the largest document in bytes.
@@ -18,9 +20,12 @@ const MaxSize = 4 << 20
 type Env struct {
 	// Now decides which until is past; zero: none is.
 	Now time.Time
-	// Current is the state whose resources and subjects a grant may name beside
-	// those of the document. Nil: only those of the document.
+	// Current is the state whose resources, subjects and tools a grant or profile
+	// may name beside those of the document. Nil: only those of the document.
 	Current *Document
+	// Reserved are the uids that no subject may have: the daemon's own and those
+	// of operators.
+	Reserved []uint32
 }
 
 // Parse reads one document. A refused one is a [*Error].
@@ -41,20 +46,25 @@ func Lint(data []byte, env Env) (warnings []Problem, err error) {
 type parser struct {
 	env      Env
 	document *Document
-	lines    []int // of Document.Grants, for what can be judged only at the end
+	lines    []int          // of Document.Grants, for what can be judged only at the end
+	named    map[string]int // lines of subjects, profiles and tools, by what+name
 	problems []Problem
 	warnings []Problem
 }
 
 func parse(data []byte, env Env) (*Document, []Problem, error) {
-	p := &parser{env: env, document: &Document{
+	p := &parser{env: env, named: map[string]int{}, document: &Document{
 		Resources: map[string]Resource{},
 		Subjects:  map[string]Subject{},
+		Profiles:  map[string]grants.Profile{},
+		Tools:     map[string]grants.Tool{},
 	}}
 	if root := p.load(data); root != nil && p.plain(root) {
 		p.readDocument(root)
 	}
 	if len(p.problems) == 0 {
+		p.checkUIDs()
+		p.checkProfiles()
 		p.checkGrants()
 	}
 	if len(p.problems) > 0 {

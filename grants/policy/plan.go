@@ -23,13 +23,15 @@ const (
 const (
 	AResource = "resource"
 	ASubject  = "subject"
+	AProfile  = "profile"
+	ATool     = "tool"
 	AGrant    = "grant"
 )
 
 // Change is one difference between a document and the current state.
 type Change struct {
 	Verb   string // Add, Modify or Remove
-	What   string // AResource, ASubject or AGrant
+	What   string // AResource, ATool, ASubject, AProfile or AGrant
 	Name   string // of the thing; of a grant its subject, effect and capability
 	Detail string // what differs, or what it goes with; empty when the thing is simply new or gone
 
@@ -38,6 +40,11 @@ type Change struct {
 	// until is the same, its end on the boot clock. An added one has no id yet,
 	// and one with a new end has no boot clock.
 	Grant grants.Grant
+
+	// Profile and Tool are a profile and a tool as they shall be or, when they are
+	// removed, as they are. A changed one keeps owner and time of creation.
+	Profile grants.Profile
+	Tool    grants.Tool
 }
 
 // Plan lists what must change so that current becomes what want says, in the

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -11,7 +12,7 @@ import (
 
 // later names the sections that the format reserves and this version does not
 // read. They are refused by name: ignoring one would look like applying it.
-var later = []string{"profiles", "tools", "servers", "policies", "tenants"}
+var later = []string{"servers", "policies", "tenants"}
 
 func (p *parser) readDocument(root *yaml.Node) {
 	const what = "the document"
@@ -29,6 +30,10 @@ func (p *parser) readDocument(root *yaml.Node) {
 			p.entries(value, "resources", p.readResource)
 		case "subjects":
 			p.entries(value, "subjects", p.readSubject)
+		case "tools":
+			p.entries(value, "tools", p.readTool)
+		case "profiles":
+			p.entries(value, "profiles", p.readProfile)
 		case "grants":
 			p.items(value, "grants", p.readGrant)
 		default:
@@ -62,6 +67,14 @@ func (p *parser) setOwner() {
 	for name, s := range d.Subjects {
 		s.Owner = d.Owner
 		d.Subjects[name] = s
+	}
+	for name, t := range d.Tools {
+		t.Owner = d.Owner
+		d.Tools[name] = t
+	}
+	for name, one := range d.Profiles {
+		one.Owner = d.Owner
+		d.Profiles[name] = one
 	}
 	for i := range d.Grants {
 		d.Grants[i].Owner = d.Owner
@@ -114,6 +127,7 @@ func (p *parser) readSubject(name, body *yaml.Node) {
 		return
 	}
 	var s Subject
+	p.named[ASubject+name.Value] = name.Line
 	p.entries(body, what, func(key, value *yaml.Node) {
 		switch key.Value {
 		case "minTier":
@@ -122,12 +136,110 @@ func (p *parser) readSubject(name, body *yaml.Node) {
 			enabled := p.boolean(value, "enabled")
 			s.Enabled = &enabled
 		case "uid":
-			p.report(key.Line, "uid comes with a later version")
+			s.UID = p.uid(value)
 		default:
 			p.unknown(key, what)
 		}
 	})
 	p.document.Subjects[name.Value] = s
+}
+
+func (p *parser) readTool(name, body *yaml.Node) {
+	const what = "a tool"
+	before := len(p.problems)
+	t := grants.Tool{Name: name.Value}
+	var requires bool
+	p.entries(body, what, func(key, value *yaml.Node) {
+		switch key.Value {
+		case "requires":
+			requires = true
+			t.Requires = p.patterns(value, "requires")
+		case "approval":
+			t.Approval = parsed(p, value, "approval", parseToolApproval)
+		case "gate":
+			t.Gate = parsed(p, value, "gate", parseGate)
+		default:
+			p.unknown(key, what)
+		}
+	})
+	if len(p.problems) > before {
+		return
+	}
+	switch err := t.Validate(); {
+	case err != nil:
+		p.report(name.Line, "tool %s: %v", name.Value, err)
+	case !requires:
+		p.report(name.Line, "tool %s needs requires; [] is a tool that reaches nothing", name.Value)
+	default:
+		p.named[ATool+name.Value] = name.Line
+		p.document.Tools[name.Value] = t
+	}
+}
+
+func (p *parser) readProfile(name, body *yaml.Node) {
+	const what = "a profile"
+	before := len(p.problems)
+	one := grants.Profile{Name: name.Value}
+	var tools bool
+	p.entries(body, what, func(key, value *yaml.Node) {
+		switch key.Value {
+		case "subject":
+			one.Subject, _ = p.word(value, "subject")
+		case "tools":
+			tools = true
+			p.items(value, "tools", func(item *yaml.Node) {
+				if tool, ok := p.word(item, "a tool"); ok {
+					one.Tools = append(one.Tools, tool)
+				}
+			})
+		case "caps":
+			one.Caps = p.patterns(value, "caps")
+		case "approval":
+			one.Approval = parsed(p, value, "approval", grants.ParseApproval)
+		default:
+			p.unknown(key, what)
+		}
+	})
+	if len(p.problems) > before {
+		return
+	}
+	switch err := one.Validate(); {
+	case one.Subject == "":
+		p.report(name.Line, "profile %s needs subject", name.Value)
+	case err != nil:
+		p.report(name.Line, "profile %s: %v", name.Value, err)
+	case !tools:
+		p.report(name.Line, "profile %s needs tools", name.Value)
+	default:
+		slices.Sort(one.Tools)
+		p.named[AProfile+name.Value] = name.Line
+		p.document.Profiles[name.Value] = one
+	}
+}
+
+// patterns reads a list of capability patterns and sorts it. An empty list is
+// not nil.
+func (p *parser) patterns(n *yaml.Node, what string) []grants.Pattern {
+	list := []grants.Pattern{}
+	p.items(n, what, func(item *yaml.Node) {
+		list = append(list, parsed(p, item, "a capability in "+what, parseCapability))
+	})
+	slices.SortFunc(list, func(a, b grants.Pattern) int { return strings.Compare(a.String(), b.String()) })
+	return list
+}
+
+func parseToolApproval(s string) (bool, error) {
+	if s != "always" && s != "never" {
+		return false, errors.New("approval of a tool is always or never")
+	}
+	return s == "always", nil
+}
+
+func parseGate(s string) (bool, error) {
+	if s != "always" {
+		return false, errors.New("gate is always, or left out")
+	}
+	return true, nil
 }
 
 func (p *parser) readGrant(body *yaml.Node) {

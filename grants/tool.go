@@ -1,0 +1,102 @@
+package grants
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	maxRequires = 64  // patterns in the requires of a tool
+	maxTools    = 256 // tools in a profile
+	maxCaps     = 256 // patterns in the caps of a profile
+)
+
+var errTool = errors.New("a tool is named SERVER/tool, at most 256 letters, digits, '.', '_', '-', '/' or ':', or is one of " +
+	strings.Join(builtins[:], ", "))
+
+// builtins are the tools that the shim has itself. They are not declared.
+var builtins = [...]string{"read_resource", "list_resources", "explain_decision", "capability_report"}
+
+// Tool is something that an agent can call, and what it needs for that.
+type Tool struct {
+	Name     string    `json:"name"`               // SERVER/tool
+	Requires []Pattern `json:"requires,omitempty"` // what it reaches, at most 64; order does not matter
+	Approval bool      `json:"approval,omitempty"` // a person approves each call, where the profile leaves that to the tool
+	Gate     bool      `json:"gate,omitempty"`     // a person approves each call, whatever the profile says
+	Created  time.Time `json:"created,omitzero"`
+	Owner    string    `json:"owner,omitempty"` // owner of the document that declared it; empty: no document did
+}
+
+// Validate returns an error that names the field that is wrong.
+func (t *Tool) Validate() error {
+	if !strings.Contains(t.Name, "/") {
+		return errors.New("only tools named SERVER/tool are declared")
+	}
+	if err := CheckTool(t.Name); err != nil {
+		return err
+	}
+	if err := checkPatterns(t.Requires, maxRequires); err != nil {
+		return fmt.Errorf("requires: %w", err)
+	}
+	return checkStored(t.Owner, t.Created)
+}
+
+// canonical is the form in which t is stored.
+func (t *Tool) canonical() Tool {
+	c := *t
+	c.Requires = sortedPatterns(t.Requires)
+	c.Created = t.Created.UTC()
+	return c
+}
+
+// CheckTool returns an error unless a profile may list name: SERVER/tool, where
+// SERVER is a name ([CheckName]) and the whole an object of call, or the name of
+// a built-in tool ([IsBuiltin]).
+func CheckTool(name string) error {
+	if IsBuiltin(name) {
+		return nil
+	}
+	server, tool, _ := strings.Cut(name, "/")
+	if CheckName(server) != nil || tool == "" || checkObject(Call, name) != nil {
+		return errTool
+	}
+	return nil
+}
+
+// IsBuiltin reports whether name is a tool that the shim has itself.
+func IsBuiltin(name string) bool { return slices.Contains(builtins[:], name) }
+
+// builtin returns a built-in tool. What only explains or reports is always there
+// and requires nothing.
+func builtin(name string) Tool {
+	if name == "read_resource" || name == "list_resources" {
+		return Tool{Name: name, Requires: []Pattern{{Action: Read, Prefix: true}}}
+	}
+	return Tool{Name: name}
+}
+
+func checkPatterns(list []Pattern, most int) error {
+	if len(list) > most {
+		return fmt.Errorf("at most %d capabilities", most)
+	}
+	for i, p := range list {
+		if err := p.check(); err != nil {
+			return err
+		}
+		if slices.Contains(list[:i], p) {
+			return fmt.Errorf("%s is there twice", p)
+		}
+	}
+	return nil
+}
+
+// sortedPatterns returns a copy in the one order in which lists of patterns are
+// stored. Nil stays nil.
+func sortedPatterns(list []Pattern) []Pattern {
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b Pattern) int { return strings.Compare(a.String(), b.String()) })
+	return list
+}
