@@ -39,15 +39,12 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 			Reason:  wire.PlatformUnsupported,
 			Message: "this connection speaks another version of the protocol: the agent must be restarted",
 		}, "API_UNSUPPORTED")
-	case claim == nil || grants.CheckName(name) != nil || !printableASCII(req.GetShimVersion(), maxShimVersion):
+	case claim == nil || grants.CheckName(name) != nil || !printableASCII(req.GetShimVersion(), maxShimVersion),
+		claim.GetProfile() != "" && grants.CheckName(claim.GetProfile()) != nil:
 		e.SubjectID = d.mask(name)
 		return nil, d.malformed(ctx, p, e)
-	case claim.GetProfile() != "":
-		// Profiles do not exist yet, so none can be the subject's.
-		e.SubjectID = name
-		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), "UNKNOWN_PROFILE")
 	}
-	e.SubjectID, e.ShimVersion = name, d.nameOrMask(req.GetShimVersion())
+	e.SubjectID, e.ProfileID, e.ShimVersion = name, claim.GetProfile(), d.nameOrMask(req.GetShimVersion())
 	if d.locked() {
 		d.wanted()
 		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.VaultLocked), string(wire.VaultLocked))
@@ -61,6 +58,9 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), cause)
 	}
 	r.born = born
+	if r.profile, r.ceiling, cause = d.profileFor(name, claim.GetProfile()); cause != "" {
+		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), cause)
+	}
 	if err := d.runs.add(r); err != nil {
 		refusal := wire.FromError(err)
 		cause, refusal.Cause = refusal.Cause, ""
@@ -78,6 +78,7 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 	}
 	return &brokerv1.OpenRunResponse{
 		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Api: req.GetApi(), DaemonVersion: d.version, MaxContent: uint64(d.maxContent),
+		Profile: r.profile.Name,
 	}, nil
 }
 

@@ -32,7 +32,7 @@ func (d *Daemon) mayRun(name string, tier grants.Tier) (born time.Time, cause st
 // entitled reports whether an open run could be opened now, by the same subject.
 func (d *Daemon) entitled(r *run) bool {
 	born, cause := d.mayRun(r.subject, r.tier)
-	return cause == "" && born.Equal(r.born)
+	return cause == "" && born.Equal(r.born) && d.state().stands(r.profile)
 }
 
 // refuseRun records that no run was opened. To the client every reason that is

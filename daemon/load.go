@@ -46,6 +46,9 @@ func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 		}); err != nil {
 			return err
 		}
+		if err := errors.Join(st.loadTools(tx), st.loadProfiles(tx)); err != nil {
+			return err
+		}
 		if err := tx.Each(bucketGrants, func(id string, row []byte) error {
 			g, err := grants.DecodeGrant(row)
 			if err != nil || g.ID != id {

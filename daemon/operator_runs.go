@@ -56,5 +56,6 @@ func (r *run) message() *operatorv1.Run {
 		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Pid: r.peer.PID, Uid: r.peer.UID, Command: r.command,
 		ShimVersion: r.shimVersion, Opened: millis(r.opened), Ended: millis(r.ended), Reads: r.reads, Denials: r.denials,
 		Resources: slices.Sorted(maps.Keys(r.resources)), Attested: string(r.peer.Class),
+		Profile: r.profile.Name,
 	}
 }

@@ -10,7 +10,7 @@ import (
 func (d *Daemon) report(r *run) *brokerv1.ReportResponse {
 	state, _ := d.auditHealth()
 	return &brokerv1.ReportResponse{
-		DaemonVersion: d.version, Platform: platform(), Api: wire.API, Subject: r.subject, RunId: r.id, Tier: r.tier.String(),
+		DaemonVersion: d.version, Platform: platform(), Api: wire.API, Subject: r.subject, RunId: r.id, Tier: r.tier.String(), Profile: r.profile.Name,
 		KeySource: d.vault.KeyKind(), AuditState: state,
 		Covered: []string{
 			"The subject is bound to this connection and cannot be chosen by a request.",

@@ -28,6 +28,8 @@ type run struct {
 	subject     string
 	born        time.Time // when the subject was created: a later one of the same name is another
 	tier        grants.Tier
+	profile     grants.Profile  // as it was when the run opened; zero: none
+	ceiling     *grants.Ceiling // under the profile; never moves
 	peer        *peer.Peer
 	command     string
 	shimVersion string
@@ -192,11 +194,13 @@ func byOpened(a, b *run) int {
 }
 
 // asker is the run, as far as a decision depends on it.
-func (r *run) asker() asker { return asker{subject: r.subject, tier: r.tier} }
+func (r *run) asker() asker {
+	return asker{subject: r.subject, tier: r.tier, profile: r.profile, ceiling: r.ceiling}
+}
 
 // entry is the part of an entry that every request of the run has.
 func (r *run) entry(kind audit.Kind) audit.Entry {
-	return audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String()}
+	return audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String(), ProfileID: r.profile.Name}
 }
 
 // endRuns ends the runs that match, with one entry each, and returns once those

@@ -74,11 +74,15 @@ func (s *state) refund(grantID string) {
 type asker struct {
 	subject string
 	tier    grants.Tier
+	profile grants.Profile  // zero: none, and then no ceiling
+	ceiling *grants.Ceiling // of the run under the profile
 }
 
 // request makes the question for the evaluator. The caller holds mu.
 func (s *state) request(who asker, capability grants.Capability, at reading) grants.Request {
-	q := grants.Request{Subject: who.subject, Capability: capability, Tier: who.tier, Used: s.used}
+	q := grants.Request{
+		Subject: who.subject, Capability: capability, Tier: who.tier, Profile: who.profile.Name, Ceiling: who.ceiling, Used: s.used,
+	}
 	q.Object = s.object(capability)
 	at.judge(&q)
 	return q

@@ -1,0 +1,81 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+
+	"subjectbroker/grants"
+	"subjectbroker/vault"
+)
+
+// Buckets of the rows of profiles and of tools, by name.
+const (
+	bucketProfiles = "profiles"
+	bucketTools    = "tools"
+)
+
+// Tools of the shim that a profile has to list. The daemon does what they do, so
+// it is the daemon that keeps a run from what its profile does not list.
+const (
+	toolRead = "read_resource"
+	toolList = "list_resources"
+)
+
+// profileFor returns the profile under which a run of subject opens now, and the
+// ceiling of that run, which no later change moves. Without a name there is
+// neither. The cause is empty when the run may open: to a subject, another one's
+// profile does not exist.
+func (d *Daemon) profileFor(subject, name string) (grants.Profile, *grants.Ceiling, string) {
+	if name == "" {
+		return grants.Profile{}, nil, ""
+	}
+	st := d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	p, ok := st.set.Profile(name)
+	if !ok || p.Subject != subject {
+		return grants.Profile{}, nil, string(grants.CauseUnknownProfile)
+	}
+	ceiling, _ := st.set.Ceiling(name)
+	return p, ceiling, ""
+}
+
+// stands reports whether the profile that a run is under is there still. One of
+// the same name that was made later is another. No profile always stands.
+func (s *state) stands(p grants.Profile) bool {
+	if p.Name == "" {
+		return true
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	now, ok := s.set.Profile(p.Name)
+	return ok && now.Subject == p.Subject && now.Created.Equal(p.Created)
+}
+
+// has reports whether a run under p has that tool of the shim. Without a profile
+// it has them all.
+func has(p grants.Profile, tool string) bool {
+	return p.Name == "" || slices.Contains(p.Tools, tool)
+}
+
+// loadTools reads the tools; profiles list them.
+func (s *state) loadTools(tx *vault.Tx) error {
+	return tx.Each(bucketTools, func(name string, row []byte) error {
+		t, err := grants.DecodeTool(row)
+		if err != nil || t.Name != name {
+			return fmt.Errorf("%w: tool row %s: %v", vault.ErrIntegrity, name, err)
+		}
+		return s.set.PutTool(t)
+	})
+}
+
+// loadProfiles reads the profiles, after the subjects whose they are.
+func (s *state) loadProfiles(tx *vault.Tx) error {
+	return tx.Each(bucketProfiles, func(name string, row []byte) error {
+		p, err := grants.DecodeProfile(row)
+		if err != nil || p.Name != name {
+			return fmt.Errorf("%w: profile row %s: %v", vault.ErrIntegrity, name, err)
+		}
+		return s.set.PutProfile(p)
+	})
+}
