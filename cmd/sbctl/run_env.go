@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"subjectbroker/cmd/sbctl/internal/content"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/worker"
+)
+
+// maxEnvFile is the largest --env-file, in bytes: names and references are short.
+const maxEnvFile = 1 << 20
+
+// maxEnvValue is the longest value that Linux hands to a program, in bytes:
+// MAX_ARG_STRLEN is 128 KiB with name, "=" and NUL.
+const maxEnvValue = 128<<10 - 1
+
+// reference begins a value that stands for content of the broker.
+const reference = "sb://"
+
+var (
+	envName      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	resourceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+)
+
+// The variables that a launch sets itself: a secret in one of them would be
+// lost or taken for a place.
+var launchSets = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "TMPDIR", "TERM", "SB_HOME", "SB_SOCKET"}
+
+// handedOver is one variable of a launch, and the resource whose content is its
+// value.
+type handedOver struct{ name, resource string }
+
+// checkEnvName refuses what is no name of a variable, or of one that is not the
+// operator's to set.
+func checkEnvName(name string) error {
+	if !envName.MatchString(name) {
+		return fmt.Errorf("%q is no name of a variable: letters, digits and _, no digit first", name)
+	}
+	if slices.Contains(launchSets, name) {
+		return fmt.Errorf("%s is set by the launch itself", name)
+	}
+	if clean, _ := worker.CleanEnviron([]string{name + "="}); len(clean) == 0 {
+		return fmt.Errorf("%s changes how programs load or debug themselves, and is kept out of a launch", name)
+	}
+	return nil
+}
+
+// envPairs reads the values of --env: NAME=RESOURCE. What is wrong is not
+// repeated whole: somebody may have written a secret where its name belongs.
+func envPairs(pairs []string) ([]handedOver, error) {
+	var all []handedOver
+	for _, pair := range pairs {
+		name, resource, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, fmt.Errorf("--env takes NAME=RESOURCE")
+		}
+		if err := checkEnvName(name); err != nil {
+			return nil, fmt.Errorf("--env: %w", err)
+		}
+		if !resourceName.MatchString(strings.TrimPrefix(resource, reference)) {
+			return nil, fmt.Errorf("--env %s: what follows is no name of a resource; the content itself is never written here", name)
+		}
+		all = append(all, handedOver{name, strings.TrimPrefix(resource, reference)})
+	}
+	return all, nil
+}
+
+// parseEnvFile reads the lines of an --env-file: NAME=sb://RESOURCE, empty, or a
+// comment. A plain value is refused: the file is for what the log shall know of.
+func parseEnvFile(text []byte) ([]handedOver, error) {
+	var all []handedOver
+	number := 0
+	for line := range bytes.Lines(text) {
+		number++
+		words := strings.TrimSpace(string(line))
+		if words == "" || words[0] == '#' {
+			continue
+		}
+		name, value, ok := strings.Cut(strings.TrimPrefix(words, "export "), "=")
+		if !ok {
+			return nil, fmt.Errorf("line %d is not NAME=%sRESOURCE", number, reference)
+		}
+		if err := checkEnvName(name); err != nil {
+			return nil, fmt.Errorf("line %d: %w", number, err)
+		}
+		resource, ok := strings.CutPrefix(value, reference)
+		if !ok {
+			return nil, fmt.Errorf("line %d: %s has a plain value, not %sRESOURCE: seal it, or pass the variable with --keep-env", number, name, reference)
+		}
+		if !resourceName.MatchString(resource) {
+			return nil, fmt.Errorf("line %d: %s: what follows %s is no name of a resource", number, name, reference)
+		}
+		all = append(all, handedOver{name, resource})
+	}
+	return all, nil
+}
+
+// readEnvFile reads the --env-file at path.
+func readEnvFile(path string) ([]handedOver, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, more, err := content.Read(file, maxEnvFile)
+	if err != nil {
+		return nil, err
+	}
+	if more {
+		return nil, fmt.Errorf("it is larger than %d bytes", maxEnvFile)
+	}
+	defer text.Wipe() // plain values, where somebody left one
+	return parseEnvFile(text)
+}
+
+// twice is the name of a variable that stands more than once in what a launch
+// would get; empty when none does.
+func twice(handed []handedOver, kept []string) string {
+	seen := map[string]bool{}
+	for _, name := range kept {
+		seen[name] = true // naming one to be kept twice does no harm
+	}
+	for _, h := range handed {
+		if seen[h.name] {
+			return h.name
+		}
+		seen[h.name] = true
+	}
+	return ""
+}
+
+// resourcesOf are the resources of handed, each once, in their order.
+func resourcesOf(handed []handedOver) []string {
+	var names []string
+	for _, h := range handed {
+		if !slices.Contains(names, h.resource) {
+			names = append(names, h.resource)
+		}
+	}
+	return names
+}
+
+// variable is NAME=value on its way into a launch. Printing it by any means
+// shows that it was there and nothing else.
+type variable = content.Bytes
+
+// variables are handed with their values out of contents. They are to be wiped.
+func variables(handed []handedOver, contents []*operatorv1.LaunchContent) ([]variable, error) {
+	values := map[string][]byte{}
+	for _, c := range contents {
+		values[c.GetName()] = c.GetContent()
+	}
+	var all []variable
+	for _, h := range handed {
+		value, ok := values[h.resource]
+		var err error
+		switch {
+		case !ok:
+			err = fmt.Errorf("the daemon did not hand over %s", h.resource)
+		case bytes.IndexByte(value, 0) >= 0:
+			err = fmt.Errorf("%s has a NUL byte, which no variable can hold", h.resource)
+		case len(h.name)+1+len(value) > maxEnvValue:
+			err = fmt.Errorf("%s is larger than the 128 KiB that a variable can hold", h.resource)
+		}
+		if err != nil {
+			wipeAll(all)
+			return nil, err
+		}
+		pair := make(variable, 0, len(h.name)+1+len(value)) // one allocation: growing would leave copies behind
+		pair = append(append(append(pair, h.name...), '='), value...)
+		all = append(all, pair)
+	}
+	return all, nil
+}
+
+func wipeAll(all []variable) {
+	for _, b := range all {
+		b.Wipe()
+	}
+}
+
+// launchEnvironment is what a launch sees of ours: names of a fixed list, and
+// those of kept that are set.
+func launchEnvironment(environ, kept []string) []string {
+	passed := func(name string) bool {
+		return slices.Contains(passedOn, name) || strings.HasPrefix(name, "LC_") || slices.Contains(kept, name)
+	}
+	var clean []string
+	for _, pair := range environ {
+		if name, _, _ := strings.Cut(pair, "="); passed(name) {
+			clean = append(clean, pair)
+		}
+	}
+	return clean
+}
+
+// passedOn are the variables that a launch gets from the caller, beside LC_*.
+// None of them is a secret or the address of a service that acts outside.
+var passedOn = []string{
+	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR",
+	"CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "EDITOR", "VISUAL", "PAGER", "CI", "SB_HOME", "SB_SOCKET",
+}
+
