@@ -172,8 +172,8 @@ func anyGrant(t *rapid.T) Grant {
 func anyRequest(t *rapid.T) *Request {
 	used := rapid.Uint64Range(0, 2).Draw(t, "used")
 	return &Request{
-		Subject:     rapid.SampledFrom([]string{"a", "b", "nobody"}).Draw(t, "asks"),
-		Capability:  Capability{rapid.SampledFrom(someActions).Draw(t, "to"), rapid.SampledFrom(someObjects).Draw(t, "what")},
+		Subject:    rapid.SampledFrom([]string{"a", "b", "nobody"}).Draw(t, "asks"),
+		Capability: Capability{rapid.SampledFrom(someActions).Draw(t, "to"), rapid.SampledFrom(someObjects).Draw(t, "what")},
 		Object: Object{
 			Exists: rapid.Bool().Draw(t, "exists"), Secret: rapid.Bool().Draw(t, "secret"), HasContent: rapid.Bool().Draw(t, "has content"),
 		},

@@ -28,6 +28,10 @@ func sortGrants(list []grants.Grant) {
 	})
 }
 
+func sortPatterns(list []grants.Pattern) {
+	slices.SortFunc(list, func(a, b grants.Pattern) int { return strings.Compare(a.String(), b.String()) })
+}
+
 // checkGrants judges the grants against each other and against what they name,
 // which the document may say before or after them.
 func (p *parser) checkGrants() {
@@ -66,7 +70,7 @@ func (p *parser) checkUIDs() {
 			continue
 		}
 		if other, taken := owners[*s.UID]; taken && other != name {
-			p.report(p.named[ASubject+name], "subject %s: uid %d is that of subject %s", name, *s.UID, other)
+			p.report(p.places[place{ASubject, name, ""}], "subject %s: uid %d is that of subject %s", name, *s.UID, other)
 			continue
 		}
 		owners[*s.UID] = name
@@ -76,7 +80,7 @@ func (p *parser) checkUIDs() {
 // checkProfiles judges the profiles against what they name.
 func (p *parser) checkProfiles() {
 	for name, one := range p.document.Profiles {
-		line := p.named[AProfile+name]
+		line := p.places[place{AProfile, name, ""}]
 		if !p.knowsSubject(one.Subject) {
 			p.report(line, "profile %s: no subject %q; declare it under subjects", name, one.Subject)
 		}
@@ -84,7 +88,7 @@ func (p *parser) checkProfiles() {
 		for _, tool := range one.Tools {
 			if _, ok := p.tool(tool); !ok && !grants.IsBuiltin(tool) {
 				known = false
-				p.report(line, "profile %s: no tool %q; declare it under tools", name, tool)
+				p.report(p.places[place{AProfile, name, tool}], "profile %s: no tool %q; declare it under tools", name, tool)
 			}
 		}
 		if known {

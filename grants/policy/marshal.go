@@ -15,7 +15,7 @@ import (
 
 // Marshal writes d in the one form that [Parse] reads back to the same document:
 // sections and names in order, what is not said left out, one line for each
-// resource, subject and grant. Owners of single things, ids and times of
+// resource, subject, profile, tool and grant. Owners of single things, ids and times of
 // creation are not part of a document. It is an error if Parse would refuse the
 // result for something else than its references or a past until.
 func Marshal(d *Document) ([]byte, error) {
@@ -30,7 +30,7 @@ func Marshal(d *Document) ([]byte, error) {
 	for _, section := range []struct {
 		name  string
 		build func(*Document) (*yaml.Node, error)
-	}{{"resources", resourceNodes}, {"subjects", subjectNodes}, {"grants", grantNodes}} {
+	}{{"resources", resourceNodes}, {"subjects", subjectNodes}, {"profiles", profileNodes}, {"tools", toolNodes}, {"grants", grantNodes}} {
 		n, err := section.build(d)
 		if err != nil {
 			return nil, err
@@ -80,10 +80,56 @@ func subjectNodes(d *Document) (*yaml.Node, error) {
 			return nil, fmt.Errorf("subject %q: %w", name, err)
 		}
 		var fields mapping
+		if s.UID != nil {
+			fields.put("uid", number(uint64(*s.UID)))
+		}
 		fields.putText("minTier", s.MinTier.String())
 		if s.Enabled != nil {
 			fields.put("enabled", boolean(*s.Enabled))
 		}
+		m.put(name, fields.node(yaml.FlowStyle))
+	}
+	return m.node(0), nil
+}
+
+func profileNodes(d *Document) (*yaml.Node, error) {
+	var m mapping
+	for _, name := range slices.Sorted(maps.Keys(d.Profiles)) {
+		one := d.Profiles[name]
+		if err := one.Validate(); err != nil {
+			return nil, fmt.Errorf("profile %q: %w", name, err)
+		}
+		var fields mapping
+		fields.putText("subject", one.Subject)
+		tools := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+		for _, tool := range slices.Sorted(slices.Values(one.Tools)) {
+			tools.Content = append(tools.Content, text(tool))
+		}
+		fields.put("tools", tools)
+		if one.Caps != nil {
+			fields.put("caps", capabilities(one.Caps))
+		}
+		if one.Approval != grants.ApprovalAuto {
+			fields.putText("approval", one.Approval.String())
+		}
+		m.put(name, fields.node(yaml.FlowStyle))
+	}
+	return m.node(0), nil
+}
+
+func toolNodes(d *Document) (*yaml.Node, error) {
+	var m mapping
+	for _, name := range slices.Sorted(maps.Keys(d.Tools)) {
+		t := d.Tools[name]
+		if err := t.Validate(); err != nil {
+			return nil, fmt.Errorf("tool %q: %w", name, err)
+		}
+		var fields mapping
+		fields.put("requires", capabilities(t.Requires))
+		if t.Approval {
+			fields.putText("approval", toolApprovalText(t.Approval))
+		}
+		fields.putText("gate", gateText(t.Gate))
 		m.put(name, fields.node(yaml.FlowStyle))
 	}
 	return m.node(0), nil
@@ -120,7 +166,7 @@ func grantFields(g *grants.Grant) (mapping, error) {
 		return fields, err
 	}
 	fields.putText("subject", g.Subject)
-	fields.put("capability", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: string(capability), Style: yaml.DoubleQuotedStyle})
+	fields.put("capability", quoted(string(capability)))
 	if g.Effect == grants.Deny {
 		fields.putText("effect", g.Effect.String())
 	}
@@ -163,6 +209,23 @@ func (m *mapping) node(style yaml.Style) *yaml.Node {
 // something else.
 func text(s string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
+}
+
+// quoted writes a capability in quotes, which it does not always need, so that
+// all of them look alike.
+func quoted(s string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s, Style: yaml.DoubleQuotedStyle}
+}
+
+// capabilities is a sorted list of patterns.
+func capabilities(list []grants.Pattern) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+	list = slices.Clone(list)
+	sortPatterns(list)
+	for _, p := range list {
+		n.Content = append(n.Content, quoted(p.String()))
+	}
+	return n
 }
 
 func number(v uint64) *yaml.Node {

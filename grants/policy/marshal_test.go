@@ -30,7 +30,13 @@ resources:
   readme: {file: "${home}/README.md", pin: path}
 subjects:
   orchestrator: {}
-  worker: {minTier: bound, enabled: false}
+  worker: {uid: 1001, minTier: bound, enabled: false}
+profiles:
+  coder: {subject: worker, tools: [github/create_issue, read_resource], caps: ["read:docs.*", "use:github.token"], approval: never}
+  guest: {subject: worker, tools: [], caps: []}
+tools:
+  github/create_issue: {requires: ["use:github.token"], approval: always, gate: always}
+  shell/curl: {requires: ["reach:api.github.com", "use:github.token"]}
 grants:
 - {subject: orchestrator, capability: "call:github/*"}
 - {subject: orchestrator, capability: "read:github.token", until: "2030-06-02T00:00:00Z", disclose: true}

@@ -139,21 +139,28 @@ func (p *parser) boolean(n *yaml.Node, what string) bool {
 
 // count reads a whole number from 1, written in decimal digits.
 func (p *parser) count(n *yaml.Node, what string) uint64 {
-	v, err := strconv.ParseUint(n.Value, 10, 64)
-	if n.Tag != "!!int" || err != nil || v == 0 || strconv.FormatUint(v, 10) != n.Value {
+	v, ok := digits(n)
+	if !ok || v == 0 {
 		p.wrongTypeOr(n, what, "a whole number from 1 in plain digits", "!!int")
 		return 0
 	}
 	return v
 }
 
+// digits reads a whole number from 0, written in decimal digits as we write it.
+func digits(n *yaml.Node) (uint64, bool) {
+	v, err := strconv.ParseUint(n.Value, 10, 64)
+	return v, n.Tag == "!!int" && err == nil && strconv.FormatUint(v, 10) == n.Value
+}
+
 // uid reads a uid that a subject may have.
 func (p *parser) uid(n *yaml.Node) *uint32 {
-	v := p.count(n, "uid")
-	if v == 0 {
+	v, ok := digits(n)
+	if !ok || v > math.MaxUint32 {
+		p.wrongTypeOr(n, "uid", "a whole number of at most 32 bits in plain digits", "!!int")
 		return nil
 	}
-	uid := uint32(min(v, math.MaxUint32))
+	uid := uint32(v)
 	if err := grants.CheckUID(uid, p.env.Reserved...); err != nil {
 		p.report(n.Line, "%v", err)
 	}

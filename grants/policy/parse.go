@@ -46,14 +46,17 @@ func Lint(data []byte, env Env) (warnings []Problem, err error) {
 type parser struct {
 	env      Env
 	document *Document
-	lines    []int          // of Document.Grants, for what can be judged only at the end
-	named    map[string]int // lines of subjects, profiles and tools, by what+name
+	lines    []int         // of Document.Grants, for what can be judged only at the end
+	places   map[place]int // likewise of what has a name
 	problems []Problem
 	warnings []Problem
 }
 
+// place is where a thing with a name stands, or an item of its list.
+type place struct{ what, name, item string }
+
 func parse(data []byte, env Env) (*Document, []Problem, error) {
-	p := &parser{env: env, named: map[string]int{}, document: &Document{
+	p := &parser{env: env, places: map[place]int{}, document: &Document{
 		Resources: map[string]Resource{},
 		Subjects:  map[string]Subject{},
 		Profiles:  map[string]grants.Profile{},

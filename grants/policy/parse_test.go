@@ -24,8 +24,14 @@ resources:
   hosts: {file: /etc/hosts, sha256: 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef}
   payroll: {kind: text, domain: personal}
 subjects:
-  worker: {minTier: bound, enabled: false}
+  worker: {uid: 1001, minTier: bound, enabled: false}
   orchestrator: {}
+profiles:
+  coder: {subject: worker, tools: [read_resource, github/create_issue], caps: ["use:github.token", "read:docs.*"], approval: never}
+  guest: {subject: worker, tools: [], caps: [], approval: auto}
+tools:
+  github/create_issue: {requires: ["use:github.token"], approval: always, gate: always}
+  shell/curl: {requires: ["use:github.token", "reach:api.github.com"], approval: never}
 grants:
   - {subject: worker, capability: "read:design-doc", effect: allow, until: "2030-12-31T18:00:00+02:00", uses: 3, tier: bound, requireApproval: false, note: ""}
   - {subject: worker, capability: "read:docs.*", effect: deny, note: not yet}
@@ -47,7 +53,7 @@ func TestParseEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	disabled := false
+	disabled, uid := false, uint32(1001)
 	want := &Document{
 		Owner: "laptop",
 		Resources: map[string]Resource{
@@ -59,8 +65,19 @@ func TestParseEverything(t *testing.T) {
 			"payroll":      {Kind: KindText, Domain: DomainPersonal, Owner: "laptop"},
 		},
 		Subjects: map[string]Subject{
-			"worker":       {MinTier: grants.Bound, Enabled: &disabled, Owner: "laptop"},
+			"worker":       {UID: &uid, MinTier: grants.Bound, Enabled: &disabled, Owner: "laptop"},
 			"orchestrator": {Owner: "laptop"},
+		},
+		Profiles: map[string]grants.Profile{
+			"coder": {
+				Name: "coder", Subject: "worker", Tools: []string{"github/create_issue", "read_resource"},
+				Caps: []grants.Pattern{pattern("read:docs.*"), pattern("use:github.token")}, Approval: grants.ApprovalNever, Owner: "laptop",
+			},
+			"guest": {Name: "guest", Subject: "worker", Caps: []grants.Pattern{}, Owner: "laptop"},
+		},
+		Tools: map[string]grants.Tool{
+			"github/create_issue": {Name: "github/create_issue", Requires: []grants.Pattern{pattern("use:github.token")}, Approval: true, Gate: true, Owner: "laptop"},
+			"shell/curl":          {Name: "shell/curl", Requires: []grants.Pattern{pattern("reach:api.github.com"), pattern("use:github.token")}, Owner: "laptop"},
 		},
 		Grants: []grants.Grant{
 			{Subject: "orchestrator", Pattern: pattern("call:github/*"), Effect: grants.Allow, Owner: "laptop"},
@@ -127,15 +144,12 @@ var refusals = []struct{ name, text, want string }{
 	{"an unknown section", "…\nsecrets: {}\n", `line 4: unknown key "secrets" in the document`},
 	{"a section of another case", "…\nGrants: []\n", `line 4: unknown key "Grants" in the document`},
 	{"a section that only folds alike", "version: 1\nto\u212aens: {}\n", "line 2: unknown key"},
-	{"profiles", "…\nprofiles: {}\n", "line 4: profiles come with a later version"},
-	{"tools", "…\ntools: {}\n", "line 4: tools come with a later version"},
 	{"servers", "…\nservers: {}\n", "line 4: servers come with a later version"},
 	{"policies", "…\npolicies: []\n", "line 4: policies come with a later version"},
 	{"tenants", "…\ntenants: [acme]\n", "line 4: tenants come with a later version"},
 	{"an unknown key in a resource", "…\nresources: {a: {kind: text, size: 3}}\n", `line 4: unknown key "size" in a resource`},
 	{"an unknown key in a subject", "version: 1\nsubjects: {a: {mintier: bound}}\n", `line 2: unknown key "mintier" in a subject`},
 	{"an unknown key in a grant", "…\ngrants: [{subject: worker, capability: \"read:*\", ttl: 1h}]\n", `line 4: unknown key "ttl" in a grant`},
-	{"a uid", "version: 1\nsubjects:\n  a: {uid: 1001}\n", "line 3: uid comes with a later version"},
 
 	{"a section twice", "…\nsubjects: {}\n", `line 4: "subjects" is in the document already, on line 2`},
 	{"the version twice", "version: 1\nversion: 1\n", `line 2: "version" is in the document already, on line 1`},

@@ -48,17 +48,18 @@ type Change struct {
 }
 
 // Plan lists what must change so that current becomes what want says, in the
-// order to do it: resources, subjects and grants to add or change, then grants,
-// subjects and resources to remove.
+// order to do it: resources, tools, subjects, profiles and grants to add or
+// change, then grants, profiles, subjects, tools and resources to remove.
 //
 // Something is removed only if prune is set, it carries want's owner, and want
-// does not hold it; with a subject go its grants, with a resource the exact
-// grants that name it, whoever made them. What exists keeps its owner. A grant
-// whose conditions are the same is no change, so that nothing is extended and no
-// use count begins anew.
+// does not hold it; with a subject go its grants and profiles, with a resource
+// the exact grants that name it, whoever made them. What exists keeps its owner.
+// A grant whose conditions are the same is no change, so that nothing is extended
+// and no use count begins anew.
 //
-// Plan is an error if a resource would turn into one of another kind, if prune
-// is set without an owner, or if want grants something that pruning removes.
+// Plan is an error if a resource would turn into one of another kind, or a
+// profile into one of another subject; if prune is set without an owner; or if
+// pruning removes what a grant of want or a profile that stays names.
 func Plan(current, want *Document, prune bool) ([]Change, error) {
 	if prune && want.Owner == "" {
 		return nil, errors.New("pruning needs an owner in the document")
@@ -76,6 +77,7 @@ func Plan(current, want *Document, prune bool) ([]Change, error) {
 		}
 		changes = modified(changes, Change{What: AResource, Name: name}, resourceDifference(was, r))
 	}
+	changes = append(changes, planTools(current, want)...)
 	for _, name := range slices.Sorted(maps.Keys(want.Subjects)) {
 		was, known := current.Subjects[name]
 		if !known {
@@ -84,15 +86,50 @@ func Plan(current, want *Document, prune bool) ([]Change, error) {
 		}
 		changes = modified(changes, Change{What: ASubject, Name: name}, subjectDifference(was, want.Subjects[name]))
 	}
-	changes = append(changes, planGrants(current, want)...)
+	profiles, err := planProfiles(current, want)
+	if err != nil {
+		return nil, err
+	}
+	changes = slices.Concat(changes, profiles, planGrants(current, want))
 	if !prune {
 		return changes, nil
 	}
 	removals := planRemovals(current, want)
-	if err := checkRemovals(removals, want); err != nil {
+	if err := checkRemovals(removals, current, want); err != nil {
 		return nil, err
 	}
 	return append(changes, removals...), nil
+}
+
+func planTools(current, want *Document) (changes []Change) {
+	for _, name := range slices.Sorted(maps.Keys(want.Tools)) {
+		was, known := current.Tools[name]
+		c := Change{Verb: Add, What: ATool, Name: name, Tool: want.Tools[name]}
+		if !known {
+			changes = append(changes, c)
+			continue
+		}
+		c.Tool.Owner, c.Tool.Created = was.Owner, was.Created
+		changes = modified(changes, c, toolDifference(&was, &c.Tool))
+	}
+	return changes
+}
+
+func planProfiles(current, want *Document) (changes []Change, err error) {
+	for _, name := range slices.Sorted(maps.Keys(want.Profiles)) {
+		was, known := current.Profiles[name]
+		c := Change{Verb: Add, What: AProfile, Name: name, Profile: want.Profiles[name]}
+		if !known {
+			changes = append(changes, c)
+			continue
+		}
+		if was.Subject != c.Profile.Subject {
+			return nil, fmt.Errorf("profile %s is of subject %s and cannot become one of %s", name, was.Subject, c.Profile.Subject)
+		}
+		c.Profile.Owner, c.Profile.Created = was.Owner, was.Created
+		changes = modified(changes, c, profileDifference(&was, &c.Profile))
+	}
+	return changes, nil
 }
 
 func planGrants(current, want *Document) []Change {
@@ -121,13 +158,9 @@ func planGrants(current, want *Document) []Change {
 // planRemovals lists what carries want's owner and is not in want, and what goes
 // with it.
 func planRemovals(current, want *Document) []Change {
-	wanted := make(map[key]bool, len(want.Grants))
-	for i := range want.Grants {
-		wanted[keyOf(&want.Grants[i])] = true
-	}
 	goes := func(owner string, kept bool) bool { return owner == want.Owner && !kept }
-	var subjects, resources []Change
-	gone := map[string]string{} // what+name → detail of the grants that go with it
+	var profiles, subjects, tools, resources []Change
+	gone := map[string]string{} // what+name → detail of what goes with it
 	for _, name := range slices.Sorted(maps.Keys(current.Subjects)) {
 		if _, kept := want.Subjects[name]; goes(current.Subjects[name].Owner, kept) {
 			subjects = append(subjects, Change{Verb: Remove, What: ASubject, Name: name})
@@ -139,6 +172,28 @@ func planRemovals(current, want *Document) []Change {
 			resources = append(resources, Change{Verb: Remove, What: AResource, Name: name})
 			gone[AResource+name] = "goes with its resource"
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(current.Tools)) {
+		t := current.Tools[name]
+		if _, kept := want.Tools[name]; goes(t.Owner, kept) {
+			tools = append(tools, Change{Verb: Remove, What: ATool, Name: name, Tool: t})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(current.Profiles)) {
+		one := current.Profiles[name]
+		change := Change{Verb: Remove, What: AProfile, Name: name, Profile: one}
+		_, kept := want.Profiles[name]
+		if !goes(one.Owner, kept) {
+			change.Detail = gone[ASubject+one.Subject]
+			if change.Detail == "" {
+				continue
+			}
+		}
+		profiles = append(profiles, change)
+	}
+	wanted := make(map[key]bool, len(want.Grants))
+	for i := range want.Grants {
+		wanted[keyOf(&want.Grants[i])] = true
 	}
 	list := slices.Clone(current.Grants)
 	sortGrants(list)
@@ -158,15 +213,24 @@ func planRemovals(current, want *Document) []Change {
 			changes = append(changes, change)
 		}
 	}
-	return slices.Concat(changes, subjects, resources)
+	return slices.Concat(changes, profiles, subjects, tools, resources)
 }
 
-// checkRemovals refuses to remove what the document itself grants: it names
-// something that it does not declare and that only an older version of it did.
-func checkRemovals(removals []Change, want *Document) error {
+// checkRemovals refuses to remove what the document itself grants or puts into a
+// profile: it names something that it does not declare and that only an older
+// version of it did. A tool also stays while somebody else's profile lists it.
+func checkRemovals(removals []Change, current, want *Document) error {
 	gone := map[string]bool{}
 	for _, c := range removals {
 		gone[c.What+" "+c.Name] = true
+	}
+	removed := func(what string, names ...string) error {
+		for _, name := range names {
+			if gone[name] {
+				return fmt.Errorf("%s names %s, which pruning would remove", what, name)
+			}
+		}
+		return nil
 	}
 	for i := range want.Grants {
 		g := &want.Grants[i]
@@ -174,10 +238,23 @@ func checkRemovals(removals []Change, want *Document) error {
 		if resource, exact := exactResource(g); exact {
 			names = append(names, AResource+" "+resource)
 		}
-		for _, name := range names {
-			if gone[name] {
-				return fmt.Errorf("grant %s names %s, which pruning would remove", grantName(g), name)
-			}
+		if err := removed(AGrant+" "+grantName(g), names...); err != nil {
+			return err
+		}
+	}
+	stay := maps.Clone(current.Profiles)
+	if stay == nil {
+		stay = map[string]grants.Profile{}
+	}
+	maps.DeleteFunc(stay, func(name string, _ grants.Profile) bool { return gone[AProfile+" "+name] })
+	maps.Copy(stay, want.Profiles)
+	for _, name := range slices.Sorted(maps.Keys(stay)) {
+		names := []string{ASubject + " " + stay[name].Subject}
+		for _, tool := range stay[name].Tools {
+			names = append(names, ATool+" "+tool)
+		}
+		if err := removed(AProfile+" "+name, names...); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -235,12 +312,66 @@ func resourceDifference(was, is Resource) (d difference) {
 }
 
 func subjectDifference(was, is Subject) (d difference) {
+	if is.UID != nil {
+		d.add("uid", uidText(was.UID), uidText(is.UID))
+	}
 	d.addSaid("minTier", orCooperative(was.MinTier), is.MinTier.String())
 	if is.Enabled != nil {
 		enabled := was.Enabled == nil || *was.Enabled
 		d.add("enabled", strconv.FormatBool(enabled), strconv.FormatBool(*is.Enabled))
 	}
 	return d
+}
+
+func toolDifference(was, is *grants.Tool) (d difference) {
+	d.add("requires", patternsText(was.Requires), patternsText(is.Requires))
+	d.add("approval", toolApprovalText(was.Approval), toolApprovalText(is.Approval))
+	d.add("gate", gateText(was.Gate), gateText(is.Gate))
+	return d
+}
+
+func profileDifference(was, is *grants.Profile) (d difference) {
+	d.add("tools", strings.Join(was.Tools, " "), strings.Join(is.Tools, " "))
+	d.add("caps", capsText(was.Caps), capsText(is.Caps))
+	d.add("approval", was.Approval.String(), is.Approval.String())
+	return d
+}
+
+func patternsText(list []grants.Pattern) string {
+	texts := make([]string, len(list))
+	for i, p := range list {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, " ")
+}
+
+// capsText tells caps that leave nothing from caps that are not said.
+func capsText(list []grants.Pattern) string {
+	if list != nil && len(list) == 0 {
+		return "[]"
+	}
+	return patternsText(list)
+}
+
+func toolApprovalText(approval bool) string {
+	if approval {
+		return "always"
+	}
+	return "never"
+}
+
+func gateText(gate bool) string {
+	if gate {
+		return "always"
+	}
+	return ""
+}
+
+func uidText(uid *uint32) string {
+	if uid == nil {
+		return ""
+	}
+	return strconv.FormatUint(uint64(*uid), 10)
 }
 
 func orCooperative(t grants.Tier) string {

@@ -127,7 +127,7 @@ func (p *parser) readSubject(name, body *yaml.Node) {
 		return
 	}
 	var s Subject
-	p.named[ASubject+name.Value] = name.Line
+	p.places[place{ASubject, name.Value, ""}] = name.Line
 	p.entries(body, what, func(key, value *yaml.Node) {
 		switch key.Value {
 		case "minTier":
@@ -171,7 +171,6 @@ func (p *parser) readTool(name, body *yaml.Node) {
 	case !requires:
 		p.report(name.Line, "tool %s needs requires; [] is a tool that reaches nothing", name.Value)
 	default:
-		p.named[ATool+name.Value] = name.Line
 		p.document.Tools[name.Value] = t
 	}
 }
@@ -188,9 +187,12 @@ func (p *parser) readProfile(name, body *yaml.Node) {
 		case "tools":
 			tools = true
 			p.items(value, "tools", func(item *yaml.Node) {
-				if tool, ok := p.word(item, "a tool"); ok {
-					one.Tools = append(one.Tools, tool)
+				tool := parsed(p, item, "a tool", parseTool)
+				if slices.Contains(one.Tools, tool) {
+					p.report(item.Line, "%s is in tools already", tool)
 				}
+				one.Tools = append(one.Tools, tool)
+				p.places[place{AProfile, name.Value, tool}] = item.Line
 			})
 		case "caps":
 			one.Caps = p.patterns(value, "caps")
@@ -212,7 +214,7 @@ func (p *parser) readProfile(name, body *yaml.Node) {
 		p.report(name.Line, "profile %s needs tools", name.Value)
 	default:
 		slices.Sort(one.Tools)
-		p.named[AProfile+name.Value] = name.Line
+		p.places[place{AProfile, name.Value, ""}] = name.Line
 		p.document.Profiles[name.Value] = one
 	}
 }
@@ -222,9 +224,13 @@ func (p *parser) readProfile(name, body *yaml.Node) {
 func (p *parser) patterns(n *yaml.Node, what string) []grants.Pattern {
 	list := []grants.Pattern{}
 	p.items(n, what, func(item *yaml.Node) {
-		list = append(list, parsed(p, item, "a capability in "+what, parseCapability))
+		pattern := parsed(p, item, "a capability in "+what, parseCapability)
+		if slices.Contains(list, pattern) {
+			p.report(item.Line, "%s is in %s already", pattern, what)
+		}
+		list = append(list, pattern)
 	})
-	slices.SortFunc(list, func(a, b grants.Pattern) int { return strings.Compare(a.String(), b.String()) })
+	sortPatterns(list)
 	return list
 }
 
@@ -287,6 +293,8 @@ func (p *parser) readGrant(body *yaml.Node) {
 	p.document.Grants = append(p.document.Grants, g)
 	p.lines = append(p.lines, body.Line)
 }
+
+func parseTool(s string) (string, error) { return s, grants.CheckTool(s) }
 
 func parseOwner(s string) (string, error) { return s, grants.CheckName(s) }
 
