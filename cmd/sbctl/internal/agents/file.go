@@ -13,6 +13,52 @@ import (
 // largestFile bounds what is read, in bytes.
 const largestFile = 64 << 20
 
+// File is a file of the operator's that holds secrets, as it was found.
+type File struct{ *file }
+
+// OpenFile reads a regular file; links are followed. With replaceable it must
+// be one that Replace can put another in the place of: the caller's own, and of
+// one name.
+//
+// Errors: fs.ErrNotExist, ErrInvalid when it is too large, ErrUnsafe, or what
+// the file system says.
+func OpenFile(path string, replaceable bool) (*File, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("finding %s: %w", path, err)
+	}
+	check := checkRegular
+	if replaceable {
+		check = checkOwn
+	}
+	f, err := openChecked(path, check)
+	if err == nil && f.before == nil {
+		err = &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &File{f}, nil
+}
+
+// Path is where the file really is, links followed.
+func (f *File) Path() string { return f.path }
+
+// Text is what was read.
+func (f *File) Text() []byte { return f.before }
+
+// Mode is the file's, as it was found.
+func (f *File) Mode() fs.FileMode { return f.found.Mode().Perm() }
+
+// Replace puts text in the file's place, with the same owner, group and mode:
+// at every instant the name holds the old or the new text whole, on the disk
+// too once it returns. No copy of the old one is kept. ErrConcurred: somebody
+// else wrote the file meanwhile, and nothing was changed.
+func (f *File) Replace(text []byte) error { return f.write(text, f.Mode()) }
+
+// Wipe overwrites what was read.
+func (f *File) Wipe() { clear(f.before) }
+
 // file is a configuration as it was found. Links are followed: many people keep
 // their configuration in a repository and link to it, and replacing the link
 // would take it out of there.
@@ -25,7 +71,9 @@ type file struct {
 // openFile reads the file at path, if there is one. It must be a regular file
 // of the caller's own with one name: replacing one that belongs to somebody
 // else would change its owner, and one of two names would split it.
-func openFile(path string) (*file, error) {
+func openFile(path string) (*file, error) { return openChecked(path, checkOwn) }
+
+func openChecked(path string, check func(path string, info fs.FileInfo) error) (*file, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if info, lerr := os.Lstat(path); lerr == nil && info.Mode()&fs.ModeSymlink != 0 {
@@ -46,7 +94,7 @@ func openFile(path string) (*file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", real, err)
 	}
-	if err := checkOwn(real, info); err != nil {
+	if err := check(real, info); err != nil {
 		return nil, err
 	}
 	text, err := io.ReadAll(io.LimitReader(handle, largestFile+1))
@@ -62,9 +110,16 @@ func openFile(path string) (*file, error) {
 	return &file{path: real, before: text, found: info}, nil
 }
 
-func checkOwn(path string, info fs.FileInfo) error {
+func checkRegular(path string, info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%w: %s is not a regular file", ErrUnsafe, path)
+	}
+	return nil
+}
+
+func checkOwn(path string, info fs.FileInfo) error {
+	if err := checkRegular(path, info); err != nil {
+		return err
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -117,6 +172,9 @@ func (f *file) write(text []byte, newMode fs.FileMode) (err error) {
 			os.Remove(temp.Name())
 		}
 	}()
+	if err := f.keepGroup(temp); err != nil {
+		return fmt.Errorf("writing %s: %w", f.path, err)
+	}
 	if err := fill(temp, text, mode); err != nil {
 		return fmt.Errorf("writing %s: %w", f.path, err)
 	}
@@ -133,6 +191,22 @@ func (f *file) write(text []byte, newMode fs.FileMode) (err error) {
 func dirMode(file fs.FileMode) fs.FileMode {
 	readers := file & 0o044
 	return 0o700 | readers | readers>>2
+}
+
+// keepGroup gives temp the group of the file it replaces; its owner it has.
+func (f *file) keepGroup(temp *os.File) error {
+	if f.found == nil {
+		return nil
+	}
+	old, ok := f.found.Sys().(*syscall.Stat_t)
+	info, err := temp.Stat()
+	if err != nil || !ok {
+		return err
+	}
+	if now, ok := info.Sys().(*syscall.Stat_t); ok && now.Gid == old.Gid {
+		return nil
+	}
+	return temp.Chown(-1, int(old.Gid))
 }
 
 func fill(temp *os.File, text []byte, mode fs.FileMode) error {

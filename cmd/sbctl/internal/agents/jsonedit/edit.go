@@ -407,3 +407,9 @@ func quote(v any) string {
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
+
+// Replace gives a value of a document another text, and leaves all around it as
+// it is.
+func Replace(v *Value, text string) textedit.Edit {
+	return textedit.Edit{At: v.Start, Delete: v.End - v.Start, Insert: quote(text)}
+}

@@ -262,3 +262,9 @@ func dropLineBreak(src []byte, start int, both bool) int {
 	}
 	return start
 }
+
+// Replace gives a value of a document another text, and leaves all around it as
+// it is.
+func Replace(v *Value, text string) textedit.Edit {
+	return textedit.Edit{At: v.Start, Delete: v.End - v.Start, Insert: quote(text)}
+}
