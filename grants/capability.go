@@ -133,6 +133,9 @@ func (p Pattern) Covers(q Pattern) bool {
 	return p.Matches(Capability{q.Action, q.Object})
 }
 
+// Overlaps reports whether some capability is matched by p and by q.
+func (p Pattern) Overlaps(q Pattern) bool { return p.Covers(q) || q.Covers(p) }
+
 func (p Pattern) check() error {
 	switch {
 	case p.Action == 0 || p.Action.String() == "":

@@ -3,8 +3,8 @@ package grants
 import "slices"
 
 // Ceiling is what a run can reach at most: what the tools of its profile
-// require, the call of each of those tools included, narrowed by the profile's
-// caps. It is made when the run opens and never changes, whatever becomes of the
+// require, narrowed by the profile's caps, and the call of each of those tools.
+// It is made when the run opens and never changes, whatever becomes of the
 // profile and the tools. It gives nothing: inside it grants are judged live.
 //
 // A nil Ceiling is that of a run without a profile and covers everything.
@@ -18,16 +18,18 @@ type Ceiling struct {
 type requirement struct {
 	pattern Pattern
 	tool    string
+	call    bool // the call of the tool itself, which the list of tools allows and caps do not narrow
 	gated   bool // a person approves what the tool does
 }
 
 // NewCeiling returns the ceiling of a run that opens under p now. Of tools only
-// those that p lists count, and a tool that is not among them adds nothing.
+// those that p lists count, and what p lists but neither tools nor the shim has
+// adds nothing.
 func NewCeiling(p Profile, tools []Tool) *Ceiling {
 	c := &Ceiling{subject: p.Subject, caps: slices.Clone(p.Caps)}
 	for _, name := range p.Tools {
 		if IsBuiltin(name) {
-			c.add(p.Approval, builtin(name))
+			c.add(p.Approval, Tool{Name: name, Requires: BuiltinRequires(name)})
 		}
 	}
 	for _, t := range tools {
@@ -35,61 +37,62 @@ func NewCeiling(p Profile, tools []Tool) *Ceiling {
 			c.add(p.Approval, t)
 		}
 	}
-	// What no person needs to approve comes first, so that it is found first.
-	for _, list := range c.within {
-		slices.SortStableFunc(list, func(a, b requirement) int {
-			if a.gated == b.gated {
-				return 0
-			}
-			if b.gated {
-				return -1
-			}
-			return 1
-		})
-	}
 	return c
 }
 
 func (c *Ceiling) add(approval Approval, t Tool) {
 	gated := t.Gate || approval == ApprovalAlways || approval == ApprovalAuto && t.Approval
-	requires := t.Requires
+	for _, p := range t.Requires {
+		c.require(requirement{pattern: p, tool: t.Name, gated: gated})
+	}
 	if !IsBuiltin(t.Name) {
-		requires = append(slices.Clone(requires), Pattern{Action: Call, Object: t.Name})
+		c.require(requirement{pattern: Pattern{Action: Call, Object: t.Name}, tool: t.Name, call: true, gated: gated})
 	}
-	for _, p := range requires {
-		if int(p.Action) < actionCount {
-			c.within[p.Action] = append(c.within[p.Action], requirement{p, t.Name, gated})
-		}
+}
+
+// require puts what no person needs to approve first, so that it is found first.
+func (c *Ceiling) require(r requirement) {
+	if int(r.pattern.Action) >= actionCount {
+		return
 	}
+	list := &c.within[r.pattern.Action]
+	at := slices.IndexFunc(*list, func(r requirement) bool { return r.gated })
+	if at < 0 || r.gated {
+		at = len(*list)
+	}
+	*list = slices.Insert(*list, at, r)
 }
 
 // Covers reports whether a run under c can reach capability, if its grants allow
 // it. If not, cause says why: no tool of the profile requires it
 // ([CauseToolNotListed]), or one does but caps leave it out ([CauseCapsNarrowed]).
 func (c *Ceiling) Covers(capability Capability) (ok bool, cause Cause) {
+	if c == nil {
+		return true, ""
+	}
 	_, cause = c.find(capability)
 	return cause == "", cause
 }
 
-// find returns the requirement that capability is for. It does not allocate.
-func (c *Ceiling) find(capability Capability) (*requirement, Cause) {
-	if c == nil {
-		return nil, ""
-	}
+// find returns the requirement that capability is for, and why it is not covered
+// all the same. It does not allocate.
+func (c *Ceiling) find(capability Capability) (found *requirement, cause Cause) {
 	if int(capability.Action) >= actionCount {
 		return nil, CauseToolNotListed
 	}
+	narrowed := c.caps != nil && !matchesAny(c.caps, capability)
+	cause = CauseToolNotListed
 	list := c.within[capability.Action]
 	for i := range list {
-		if !list[i].pattern.Matches(capability) {
-			continue
+		switch r := &list[i]; {
+		case !r.pattern.Matches(capability):
+		case !narrowed || r.call:
+			return r, ""
+		case found == nil:
+			found, cause = r, CauseCapsNarrowed
 		}
-		if c.caps != nil && !matchesAny(c.caps, capability) {
-			return &list[i], CauseCapsNarrowed
-		}
-		return &list[i], ""
 	}
-	return nil, CauseToolNotListed
+	return found, cause
 }
 
 func matchesAny(patterns []Pattern, c Capability) bool {

@@ -215,10 +215,15 @@ func (j *judge) decide() Decision {
 		Disclosed: r.secret() && r.Capability.Action == Read,
 		Limited:   j.allow.Uses != 0,
 	}
-	if j.allow.RequireApproval || j.gated {
+	switch {
+	case j.allow.RequireApproval:
 		j.trace.add(CheckApproval, Fail, "a person must approve", j.allow.ID)
-		d.Outcome, d.Reason = Pending, ReasonApprovalPending
+	case j.gated:
+		j.trace.add(CheckApproval, Fail, "a person must approve what this tool does", j.allow.ID)
+	default:
+		return d
 	}
+	d.Outcome, d.Reason = Pending, ReasonApprovalPending
 	return d
 }
 

@@ -69,13 +69,13 @@ func CheckTool(name string) error {
 // IsBuiltin reports whether name is a tool that the shim has itself.
 func IsBuiltin(name string) bool { return slices.Contains(builtins[:], name) }
 
-// builtin returns a built-in tool. What only explains or reports is always there
-// and requires nothing.
-func builtin(name string) Tool {
+// BuiltinRequires returns what a built-in tool requires. What only explains or
+// reports is always there and requires nothing.
+func BuiltinRequires(name string) []Pattern {
 	if name == "read_resource" || name == "list_resources" {
-		return Tool{Name: name, Requires: []Pattern{{Action: Read, Prefix: true}}}
+		return []Pattern{{Action: Read, Prefix: true}}
 	}
-	return Tool{Name: name}
+	return nil
 }
 
 func checkPatterns(list []Pattern, most int) error {

@@ -74,6 +74,8 @@ func (t *trace) ceiling(result Result, found *requirement, rest string) {
 	case t == nil:
 	case found == nil:
 		t.add(CheckCeiling, result, "no tool of the profile requires it", "")
+	case found.call:
+		t.add(CheckCeiling, result, "the profile lists "+found.tool+rest, "")
 	default:
 		t.add(CheckCeiling, result, found.tool+" requires "+found.pattern.String()+rest, "")
 	}

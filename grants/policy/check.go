@@ -79,7 +79,8 @@ func (p *parser) checkUIDs() {
 
 // checkProfiles judges the profiles against what they name.
 func (p *parser) checkProfiles() {
-	for name, one := range p.document.Profiles {
+	for _, name := range slices.Sorted(maps.Keys(p.document.Profiles)) {
+		one := p.document.Profiles[name]
 		line := p.places[place{AProfile, name, ""}]
 		if !p.knowsSubject(one.Subject) {
 			p.report(line, "profile %s: no subject %q; declare it under subjects", name, one.Subject)
@@ -105,8 +106,32 @@ func (p *parser) tool(name string) (grants.Tool, bool) {
 	return t, known
 }
 
-// lintCaps warns of tools that caps make useless. TODO
-func (p *parser) lintCaps(*grants.Profile, int) {}
+// lintCaps warns of tools that a profile lists and its caps make useless, and of
+// caps that leave nothing in.
+func (p *parser) lintCaps(one *grants.Profile, line int) {
+	if one.Caps == nil {
+		return
+	}
+	overlap := func(list []grants.Pattern, q grants.Pattern) bool { return slices.ContainsFunc(list, q.Overlaps) }
+	var all []grants.Pattern
+	for _, name := range one.Tools {
+		requires := grants.BuiltinRequires(name)
+		if t, ok := p.tool(name); ok {
+			requires = t.Requires
+		}
+		all = append(all, requires...)
+		for _, need := range requires {
+			if !overlap(one.Caps, need) {
+				p.warn(p.places[place{AProfile, one.Name, name}], "profile %s: %s requires %s, which caps leave out", one.Name, name, need)
+			}
+		}
+	}
+	for _, pattern := range one.Caps {
+		if !overlap(all, pattern) {
+			p.warn(line, "profile %s: no tool requires %s, which caps name", one.Name, pattern)
+		}
+	}
+}
 
 func (p *parser) checkReferences(g *grants.Grant, line int) {
 	if !p.knowsSubject(g.Subject) {

@@ -55,13 +55,17 @@ type parser struct {
 // place is where a thing with a name stands, or an item of its list.
 type place struct{ what, name, item string }
 
-func parse(data []byte, env Env) (*Document, []Problem, error) {
-	p := &parser{env: env, places: map[place]int{}, document: &Document{
+func newParser(env Env) *parser {
+	return &parser{env: env, places: map[place]int{}, document: &Document{
 		Resources: map[string]Resource{},
 		Subjects:  map[string]Subject{},
 		Profiles:  map[string]grants.Profile{},
 		Tools:     map[string]grants.Tool{},
 	}}
+}
+
+func parse(data []byte, env Env) (*Document, []Problem, error) {
+	p := newParser(env)
 	if root := p.load(data); root != nil && p.plain(root) {
 		p.readDocument(root)
 	}

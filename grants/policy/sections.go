@@ -21,11 +21,9 @@ func (p *parser) readDocument(root *yaml.Node) {
 		switch key.Value {
 		case "version":
 			version = true
-			if value.Tag != "!!int" || value.Value != "1" {
-				p.report(value.Line, "version must be the number 1")
-			}
+			p.readVersion(value)
 		case "owner":
-			p.document.Owner = parsed(p, value, "owner", parseOwner)
+			p.document.Owner = parsed(p, value, "owner", parseName)
 		case "resources":
 			p.entries(value, "resources", p.readResource)
 		case "subjects":
@@ -44,6 +42,12 @@ func (p *parser) readDocument(root *yaml.Node) {
 		p.report(root.Line, "version: 1 is missing")
 	}
 	p.setOwner()
+}
+
+func (p *parser) readVersion(n *yaml.Node) {
+	if n.Tag != "!!int" || n.Value != "1" {
+		p.report(n.Line, "version must be the number 1")
+	}
 }
 
 func (p *parser) unknownSection(key *yaml.Node, what string) {
@@ -296,7 +300,7 @@ func (p *parser) readGrant(body *yaml.Node) {
 
 func parseTool(s string) (string, error) { return s, grants.CheckTool(s) }
 
-func parseOwner(s string) (string, error) { return s, grants.CheckName(s) }
+func parseName(s string) (string, error) { return s, grants.CheckName(s) }
 
 // parseCapability reads a capability pattern. On the command line a bare name
 // means read; a document that is kept says so.
