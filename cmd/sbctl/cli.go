@@ -42,6 +42,8 @@ type grammar struct {
 	Service    serviceCmd    `cmd:"" aliases:"services" group:"start" help:"Keep the daemon running"`
 	Connect    connectCmd    `cmd:"" group:"start" help:"Connect an AI agent as a subject"`
 	Disconnect disconnectCmd `cmd:"" group:"start" help:"Take the broker out of an agent's configuration"`
+	Run        runCmd        `cmd:"" group:"start" help:"Start a command as a launch: every process in it is one subject"`
+	Sandbox    sandboxCmd    `cmd:"" group:"start" help:"Show what a sandbox keeps out"`
 
 	Secret   secretCmd   `cmd:"" aliases:"secrets" group:"content" help:"Manage sealed content"`
 	Resource resourceCmd `cmd:"" aliases:"resources" group:"content" help:"Manage named content, registered files included"`

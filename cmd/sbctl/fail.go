@@ -170,7 +170,11 @@ func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 
-// interrupted says whether err only means that the person had seen enough.
+// interrupted says whether err only means that the person had seen enough. A
+// result stays one, such as that of a command that was told to stop.
 func interrupted(ctx context.Context, err error) bool {
+	if _, result := errors.AsType[exitCode](err); result {
+		return false
+	}
 	return err != nil && ctx.Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }

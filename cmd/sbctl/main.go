@@ -18,12 +18,17 @@ import (
 
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/worker"
+	"subjectbroker/worker/launch"
 )
 
 // version is set by the linker.
 var version = "dev"
 
 func main() {
+	// As the first process of a launch this program is nothing else.
+	if handled, code := launch.Main(os.Args); handled {
+		os.Exit(code)
+	}
 	// Debugging switches of the libraries below us print what crosses the socket.
 	if err := worker.Harden(); err != nil {
 		os.Exit(report(os.Stderr, ui.Table, err))

@@ -184,26 +184,3 @@ func wipeAll(all []variable) {
 		b.Wipe()
 	}
 }
-
-// launchEnvironment is what a launch sees of ours: names of a fixed list, and
-// those of kept that are set.
-func launchEnvironment(environ, kept []string) []string {
-	passed := func(name string) bool {
-		return slices.Contains(passedOn, name) || strings.HasPrefix(name, "LC_") || slices.Contains(kept, name)
-	}
-	var clean []string
-	for _, pair := range environ {
-		if name, _, _ := strings.Cut(pair, "="); passed(name) {
-			clean = append(clean, pair)
-		}
-	}
-	return clean
-}
-
-// passedOn are the variables that a launch gets from the caller, beside LC_*.
-// None of them is a secret or the address of a service that acts outside.
-var passedOn = []string{
-	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR",
-	"CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "EDITOR", "VISUAL", "PAGER", "CI", "SB_HOME", "SB_SOCKET",
-}
-

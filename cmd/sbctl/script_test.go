@@ -20,10 +20,14 @@ import (
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
+	"subjectbroker/worker/launch"
 )
 
 // TestMain runs the tests with sbctl on the PATH or, under that name, is sbctl.
 func TestMain(m *testing.M) {
+	if handled, code := launch.Main(os.Args); handled {
+		os.Exit(code)
+	}
 	if filepath.Base(os.Args[0]) == "sbctl" {
 		// The terminal of whoever runs the tests is not ours to ask on. A script
 		// that gives one (ttyin) has made this process a session leader already.
