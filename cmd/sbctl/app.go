@@ -35,7 +35,10 @@ type app struct {
 	model  *kong.Application
 	tty    func() (*terminal.TTY, error)
 
-	conn *grpc.ClientConn
+	conn    *grpc.ClientConn
+	fdRead  bool     // what --passphrase-fd names was read
+	asking  bool     // for the operator's passphrase
+	console *console // that this runs in; nil outside of one
 }
 
 // say tells the person something; it is no data.
@@ -87,11 +90,14 @@ func (a *app) operator(ctx context.Context) (operatorv1.OperatorServiceClient, e
 func (a *app) close() {
 	if a.conn != nil {
 		_ = a.conn.Close()
+		a.conn = nil
 	}
 }
 
-// call makes one call to the daemon within patience. It is a function and not
-// a method because methods have no type parameters.
+// call makes one call to the daemon within patience. Where the daemon wants the
+// operator's passphrase for it a person is asked, and the call is made once more
+// over the same connection. It is a function and not a method because methods have
+// no type parameters.
 func call[Q, R any](ctx context.Context, a *app, doing string, request *Q,
 	method func(operatorv1.OperatorServiceClient, context.Context, *Q, ...grpc.CallOption) (*R, error)) (*R, error) {
 	return callWithin(ctx, a, patience, doing, request, method)
@@ -103,9 +109,18 @@ func callWithin[Q, R any](ctx context.Context, a *app, limit time.Duration, doin
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	response, err := method(operator, ctx, request)
+	once := func() (*R, error) {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return method(operator, ctx, request)
+	}
+	response, err := once()
+	if wantsPassphrase(err) && !a.asking {
+		if err := a.authenticate(ctx, doing, err); err != nil {
+			return nil, err
+		}
+		response, err = once()
+	}
 	if err != nil {
 		return nil, fail(err, "%s", doing)
 	}

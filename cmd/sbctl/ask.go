@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"subjectbroker/cmd/sbctl/internal/content"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/proto/recovery"
@@ -26,34 +28,51 @@ const minPassphrase = 8
 const maxPassphrase = 1024
 
 // shortPassphrase is the length in bytes below which a passphrase earns a word
-// of warning: whoever has a copy of vault.db can try them at leisure.
+// of warning.
 const shortPassphrase = 14
 
 // tries is how often a person may mistype a code before the command ends.
 const tries = 3
 
-type passphraseSource struct {
-	PassphraseFD *int `name:"passphrase-fd" placeholder:"N" help:"Read the passphrase from this open descriptor, up to its end, instead of asking for it."`
-}
-
 type codeSource struct {
 	RecoveryCodeFD *int `name:"recovery-code-fd" placeholder:"N" help:"Read the recovery code from this open descriptor, up to its end, instead of asking for it."`
 }
 
-// passphrase takes the passphrase that opens the vault. The caller wipes it.
-func (a *app) passphrase(ctx context.Context, doing string, from passphraseSource) (content.Bytes, error) {
-	if from.PassphraseFD != nil {
-		return passphraseFrom(doing, *from.PassphraseFD)
+// passphraseOption is how a program says a passphrase. It is an option of every
+// command: with a verb that is about the vault's passphrase it means that one,
+// with any other the operator's.
+const passphraseOption = "--passphrase-fd"
+
+// passphraseFD is the descriptor that a passphrase is still to be read from; nil
+// when none was named, or it was read already.
+func (a *app) passphraseFD() *int {
+	if a.fdRead {
+		return nil
 	}
-	return a.askSecret(ctx, doing, "--passphrase-fd", "Passphrase")
+	return a.opts.PassphraseFD
 }
 
-// newPassphrase takes a passphrase that is to be set; a person types it twice.
-func (a *app) newPassphrase(ctx context.Context, doing string, from passphraseSource) (content.Bytes, error) {
-	if from.PassphraseFD != nil {
-		return passphraseFrom(doing, *from.PassphraseFD)
+// passphrase takes the passphrase that opens the vault. The caller wipes it.
+func (a *app) passphrase(ctx context.Context, doing string) (content.Bytes, error) {
+	return a.passphraseOr(ctx, doing, "Passphrase")
+}
+
+// passphraseOr reads the descriptor of --passphrase-fd, once, or asks with prompt.
+func (a *app) passphraseOr(ctx context.Context, doing, prompt string) (content.Bytes, error) {
+	if fd := a.passphraseFD(); fd != nil {
+		a.fdRead = true
+		return a.passphraseFrom(doing, passphraseOption, *fd)
 	}
-	typed, err := a.askSecret(ctx, doing, "--passphrase-fd", "New passphrase")
+	return a.askSecret(ctx, doing, passphraseOption, prompt)
+}
+
+// newPassphrase takes a passphrase that is to be set; a person types it twice, and
+// is told what a short one means. A program gives it in fd, whose option is named.
+func (a *app) newPassphrase(ctx context.Context, doing, option string, fd *int, short string) (content.Bytes, error) {
+	if fd != nil {
+		return a.passphraseFrom(doing, option, *fd)
+	}
+	typed, err := a.askSecret(ctx, doing, option, "New passphrase")
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +80,7 @@ func (a *app) newPassphrase(ctx context.Context, doing string, from passphraseSo
 		typed.Wipe()
 		return nil, refuse(doing, "a passphrase has at least %d bytes", minPassphrase)
 	}
-	again, err := a.askSecret(ctx, doing, "--passphrase-fd", "The same again")
+	again, err := a.askSecret(ctx, doing, option, "The same again")
 	defer again.Wipe()
 	if err == nil && !bytes.Equal(typed, again) {
 		err = refuse(doing, "the two passphrases differ, nothing was changed")
@@ -71,7 +90,7 @@ func (a *app) newPassphrase(ctx context.Context, doing string, from passphraseSo
 		return nil, err
 	}
 	if len(typed) < shortPassphrase {
-		a.say("warning: this passphrase is short: whoever has a copy of the vault can try all like it; several random words are better")
+		a.say("warning: this passphrase is short: %s; several random words are better", short)
 	}
 	return typed, nil
 }
@@ -79,7 +98,7 @@ func (a *app) newPassphrase(ctx context.Context, doing string, from passphraseSo
 // recoveryCode takes a recovery code. The caller wipes it.
 func (a *app) recoveryCode(ctx context.Context, doing string, from codeSource) (recovery.Code, error) {
 	if from.RecoveryCodeFD != nil {
-		text, err := readDescriptor(doing, "--recovery-code-fd", *from.RecoveryCodeFD)
+		text, err := a.readDescriptor(doing, "--recovery-code-fd", *from.RecoveryCodeFD)
 		if err != nil {
 			return recovery.Code{}, err
 		}
@@ -139,29 +158,38 @@ func (a *app) askSecret(ctx context.Context, doing, option, prompt string) (cont
 	return typed, nil
 }
 
-func passphraseFrom(doing string, fd int) (content.Bytes, error) {
-	text, err := readDescriptor(doing, "--passphrase-fd", fd)
+func (a *app) passphraseFrom(doing, option string, fd int) (content.Bytes, error) {
+	text, err := a.readDescriptor(doing, option, fd)
 	if err != nil {
 		return nil, err
 	}
 	text = content.TrimNewline(text)
 	switch {
 	case len(text) == 0:
-		return nil, refuse(doing, "--passphrase-fd: there is no passphrase in it")
+		return nil, refuse(doing, "%s: there is no passphrase in it", option)
 	case bytes.IndexByte(text, '\n') >= 0:
 		text.Wipe()
-		return nil, refuse(doing, "--passphrase-fd: a passphrase is one line")
+		return nil, refuse(doing, "%s: a passphrase is one line", option)
 	}
 	return text, nil
 }
 
 // readDescriptor reads a descriptor to its end. It stays open: closing one that
 // turns out to be the runtime's own would do harm.
-func readDescriptor(doing, option string, fd int) (content.Bytes, error) {
+func (a *app) readDescriptor(doing, option string, fd int) (content.Bytes, error) {
 	if !terminal.Inherited(fd) {
 		return nil, refuse(doing, "%s: no descriptor %d was opened for sbctl", option, fd)
 	}
-	file := os.NewFile(uintptr(fd), fmt.Sprintf("descriptor %d", fd))
+	if fd == 0 && a.inConsole() {
+		return nil, refuse(doing, "%s: standard input is the console's own", option)
+	}
+	// A file closes its descriptor once nothing refers to it: ours is a second one.
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, refuse(doing, "%s: %v", option, err)
+	}
+	file := os.NewFile(uintptr(own), fmt.Sprintf("descriptor %d", fd))
+	defer file.Close()
 	if terminal.Is(file) {
 		return nil, refuse(doing, "%s: descriptor %d is a terminal, where it would be shown: leave the option out to be asked", option, fd)
 	}

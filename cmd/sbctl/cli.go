@@ -28,6 +28,8 @@ type globals struct {
 	Quiet  bool      `short:"q" help:"Print ids only, one a line."`
 	Yes    bool      `help:"Answer yes to every question."`
 	Help   helpFlag  `short:"h" help:"Print this help and exit."`
+
+	PassphraseFD *int `name:"passphrase-fd" placeholder:"N" help:"Read the operator's passphrase, or the vault's where the command is about that, from this open descriptor, up to its end."`
 }
 
 // grammar is everything that can be said to sbctl.
@@ -65,6 +67,9 @@ type grammar struct {
 
 	Key    keyCmd    `cmd:"" aliases:"keys" group:"keep" help:"Manage the keys that open the vault"`
 	Backup backupCmd `cmd:"" aliases:"backups" group:"keep" help:"Make, verify and list backups"`
+
+	Operator operatorCmd `cmd:"" aliases:"operators" group:"keep" help:"Say who is the operator: passphrase and sessions"`
+	Console  consoleCmd  `cmd:"" group:"keep" help:"Run commands on one authenticated connection"`
 
 	Lock   lockCmd   `cmd:"" group:"stop" help:"Wipe the keys from the daemon's memory"`
 	Unlock unlockCmd `cmd:"" group:"stop" help:"Fetch the keys again"`
@@ -128,7 +133,7 @@ func asksVersion(args []string) bool {
 		switch arg := args[i]; {
 		case arg == "--version":
 			return true
-		case slices.Contains([]string{"--home", "--socket", "--output", "-o"}, arg):
+		case slices.Contains([]string{"--home", "--socket", "--output", "-o", "--passphrase-fd"}, arg):
 			i++ // its value
 		case !strings.HasPrefix(arg, "-") || arg == "--":
 			return false
@@ -145,8 +150,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 func (a *app) run(ctx context.Context, args []string) int {
 	defer a.close()
+	return a.perform(ctx, args)
+}
+
+// perform does what args say and returns the exit code. The connection stays.
+func (a *app) perform(ctx context.Context, args []string) int {
 	err := a.parseAndRun(ctx, args)
-	if interrupted(ctx, err) {
+	_, isResult := errors.AsType[exitCode](err)
+	if interrupted(ctx, err) && !isResult {
 		stopped := &failure{code: wire.InternalError, what: "interrupted", exit: wire.ExitFailed}
 		if known, ok := errors.AsType[*failure](err); ok {
 			stopped.doing = known.doing
@@ -156,7 +167,11 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if failed, ok := errors.AsType[*failure](err); ok {
 		failed.hint = a.located(failed.hint)
 	}
-	return report(a.stderr, outputOf(args), err)
+	format := outputOf(args)
+	if a.console != nil && a.console.opts.Output == ui.JSON {
+		format = ui.JSON
+	}
+	return report(a.stderr, format, err)
 }
 
 func (a *app) parseAndRun(ctx context.Context, args []string) error {
@@ -178,6 +193,11 @@ func (a *app) parseAndRun(ctx context.Context, args []string) error {
 		return usage(parser.Model.Node, args, err)
 	}
 	a.opts = commands.globals
+	if a.console != nil {
+		if err := a.console.inherit(&a.opts); err != nil {
+			return err
+		}
+	}
 	a.out = &ui.Printer{
 		Out: a.stdout, Format: a.opts.Output, Quiet: a.opts.Quiet, Wide: terminal.Is(a.stdout), Now: a.now,
 	}

@@ -75,7 +75,6 @@ func (keySlotListCmd) Run(ctx context.Context, a *app) error {
 
 type keySlotAddCmd struct {
 	Kind string `arg:"" enum:"keychain,file,passphrase,recovery" help:"keychain, file, passphrase or recovery."`
-	passphraseSource
 }
 
 // Help is the manual of key slot add.
@@ -102,7 +101,7 @@ type slotChangeView struct {
 // Run adds a slot.
 func (c keySlotAddCmd) Run(ctx context.Context, a *app) error {
 	doing := "adding the slot " + c.Kind
-	if c.PassphraseFD != nil && c.Kind != slotPassphrase {
+	if a.opts.PassphraseFD != nil && c.Kind != slotPassphrase {
 		return refuse(doing, "--passphrase-fd goes with passphrase alone")
 	}
 	if c.Kind == slotRecovery {
@@ -113,7 +112,7 @@ func (c keySlotAddCmd) Run(ctx context.Context, a *app) error {
 		if err := a.refuseTaken(ctx, doing, c.Kind); err != nil {
 			return err
 		}
-		secret, err := a.newPassphrase(ctx, doing, c.passphraseSource)
+		secret, err := a.newPassphrase(ctx, doing, passphraseOption, a.passphraseFD(), "whoever has a copy of the vault can try all like it")
 		if err != nil {
 			return err
 		}
@@ -159,7 +158,6 @@ func (a *app) printSlotChange(got *operatorv1.AddSlotResponse) error {
 
 type keySlotTestCmd struct {
 	Kind string `arg:"" enum:"keychain,file,passphrase,recovery" help:"keychain, file, passphrase or recovery."`
-	passphraseSource
 	codeSource
 }
 
@@ -177,7 +175,7 @@ Examples:
 func (c keySlotTestCmd) Run(ctx context.Context, a *app) error {
 	doing := "testing the slot " + c.Kind
 	switch {
-	case c.PassphraseFD != nil && c.Kind != slotPassphrase:
+	case a.opts.PassphraseFD != nil && c.Kind != slotPassphrase:
 		return refuse(doing, "--passphrase-fd goes with passphrase alone")
 	case c.RecoveryCodeFD != nil && c.Kind != slotRecovery:
 		return refuse(doing, "--recovery-code-fd goes with recovery alone")
@@ -189,7 +187,7 @@ func (c keySlotTestCmd) Run(ctx context.Context, a *app) error {
 	if len(s.GetSlots()) > 0 && !hasSlot(s.GetSlots(), c.Kind) {
 		return refuse(doing, "there is no such slot").withHint("sbctl key slot add %s", c.Kind)
 	}
-	secret, err := a.slotSecret(ctx, doing, c.Kind, c.passphraseSource, c.codeSource)
+	secret, err := a.slotSecret(ctx, doing, c.Kind, c.codeSource)
 	if err != nil {
 		return err
 	}
@@ -212,10 +210,10 @@ type slotTestView struct {
 
 // slotSecret takes what a person opens a slot of this kind with; nothing for
 // the kinds that the daemon opens itself. The caller wipes it.
-func (a *app) slotSecret(ctx context.Context, doing, kind string, passphrase passphraseSource, code codeSource) (content.Bytes, error) {
+func (a *app) slotSecret(ctx context.Context, doing, kind string, code codeSource) (content.Bytes, error) {
 	switch kind {
 	case slotPassphrase:
-		return a.passphrase(ctx, doing, passphrase)
+		return a.passphrase(ctx, doing)
 	case slotRecovery:
 		typed, err := a.recoveryCode(ctx, doing, code)
 		if err != nil {

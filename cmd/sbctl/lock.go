@@ -38,11 +38,10 @@ func (lockCmd) Run(ctx context.Context, a *app) error {
 }
 
 type unlockCmd struct {
-	Passphrase   bool `xor:"with" help:"Open it with the passphrase, asked for on the terminal."`
-	RecoveryCode bool `xor:"with" help:"Open it with the recovery code, asked for on the terminal."`
-	PassphraseFD *int `name:"passphrase-fd" xor:"with" placeholder:"N" help:"Open it with the passphrase that this open descriptor holds."`
+	Passphrase   bool `xor:"with" help:"Open it with its passphrase, asked for on the terminal or read from --passphrase-fd."`
+	RecoveryCode bool `xor:"with" help:"Open it with the recovery code, asked for on the terminal or read from --recovery-code-fd."`
 
-	RecoveryCodeFD *int `name:"recovery-code-fd" xor:"with" placeholder:"N" help:"Open it with the recovery code that this open descriptor holds."`
+	RecoveryCodeFD *int `name:"recovery-code-fd" placeholder:"N" help:"Open it with the recovery code that this open descriptor holds."`
 }
 
 // Help is the manual of unlock.
@@ -53,7 +52,8 @@ you to unlock it first.
 When they do not answer, a passphrase or the recovery code opens the vault too,
 if there is such a slot; over ssh as well. They are asked for on the terminal, or
 read from a descriptor that a program opened for it; never from the command line
-or the environment.
+or the environment. The vault's passphrase is not the operator's, which
+"operator set-passphrase" sets.
 
 Examples:
   sbctl unlock
@@ -66,10 +66,13 @@ Examples:
 // secret.
 func (c unlockCmd) request(ctx context.Context, a *app, doing string) (*operatorv1.UnlockRequest, error) {
 	request := &operatorv1.UnlockRequest{}
+	passphrase, code := c.Passphrase || a.opts.PassphraseFD != nil, c.RecoveryCode || c.RecoveryCodeFD != nil
 	switch {
-	case c.Passphrase || c.PassphraseFD != nil:
+	case passphrase && code:
+		return nil, refuse(doing, "it is opened with the passphrase or with the recovery code, not with both")
+	case passphrase:
 		request.Slot = slotPassphrase
-	case c.RecoveryCode || c.RecoveryCodeFD != nil:
+	case code:
 		request.Slot = slotRecovery
 	default:
 		return request, nil
@@ -81,7 +84,7 @@ func (c unlockCmd) request(ctx context.Context, a *app, doing string) (*operator
 	if len(s.GetSlots()) > 0 && !hasSlot(s.GetSlots(), request.GetSlot()) {
 		return nil, refuse(doing, "the vault has no slot of kind %s", request.GetSlot()).withHint("sbctl key slot list")
 	}
-	request.Secret, err = a.slotSecret(ctx, doing, request.GetSlot(), passphraseSource{c.PassphraseFD}, codeSource{c.RecoveryCodeFD})
+	request.Secret, err = a.slotSecret(ctx, doing, request.GetSlot(), codeSource{c.RecoveryCodeFD})
 	return request, err
 }
 

@@ -321,6 +321,10 @@ const (
 	causeNoApprover      cause = "NO_APPROVER"
 	causeUnknownProfile  cause = "UNKNOWN_PROFILE"
 	causeSubjectMismatch cause = "SUBJECT_MISMATCH"
+	causeToolNotListed   cause = "TOOL_NOT_LISTED"
+	causeCapsNarrowed    cause = "CAPS_NARROWED"
+	causePersonal        cause = "PERSONAL"
+	causeOperatorRefused cause = "OPERATOR_REFUSED"
 	causeSubjectChanged  cause = "SUBJECT_CHANGED"
 	causePeerChanged     cause = "PEER_CHANGED"
 	causeNoRun           cause = "NO_RUN"
@@ -351,6 +355,11 @@ func withMeaning(code string) string {
 		causeNoApprover:      "a person must approve it, and this build has no way to ask one",
 		causeUnknownProfile:  "the subject has no profile of this name",
 		causeSubjectMismatch: "its connection is bound to another subject",
+		causeToolNotListed:   "no tool that the run's profile lists requires it",
+		causeCapsNarrowed:    "the run's profile leaves it out of its caps",
+		causePersonal:        "it is personal, and only a grant by the operator who put it counts",
+		causeOperatorRefused: "a program called the operator's command, and the guard or its place refused it",
+		causeAuthRequired:    "the operator's passphrase is needed for it",
 		causeSubjectChanged:  "the subject was disabled, changed or removed while its run was open",
 		causePeerChanged:     "the process that opened the run is gone",
 		causeNoRun:           "its connection has no such run",

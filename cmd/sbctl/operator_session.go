@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"subjectbroker/cmd/sbctl/internal/content"
+	"subjectbroker/cmd/sbctl/internal/ui"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+)
+
+// A session is bound to its connection, and so to this process: no other process
+// on the same terminal has it. A verb that needs one asks for the passphrase when
+// the daemon says so and not before; console and watch keep theirs.
+
+// causeAuthRequired is the cause of a refusal that a session would lift.
+const causeAuthRequired cause = "OPERATOR_AUTH_REQUIRED"
+
+// longWait is how long after a wrong passphrase a person is kept waiting for the
+// next try; where the daemon wants more the command ends.
+const longWait = 8 * time.Second
+
+// wantsPassphrase says whether err is the daemon's demand for a session.
+func wantsPassphrase(err error) bool {
+	refusal := fromSocket(err)
+	return refusal != nil && cause(refusal.Cause) == causeAuthRequired
+}
+
+// operatorState is how the daemon knows the operator.
+func (a *app) operatorState(ctx context.Context, doing string) (*operatorv1.GetOperatorResponse, error) {
+	return call(ctx, a, doing, &operatorv1.GetOperatorRequest{}, operatorv1.OperatorServiceClient.GetOperator)
+}
+
+// authenticate opens a session on the connection of a, because of a refusal. The
+// failure is the refusal where a session cannot be opened or would not help.
+func (a *app) authenticate(ctx context.Context, doing string, refusal error) error {
+	a.asking = true
+	defer func() { a.asking = false }()
+	state, err := a.operatorState(ctx, doing)
+	if err != nil || state.GetAuthenticated() {
+		return fail(refusal, "%s", doing)
+	}
+	if !state.GetPassphrase() {
+		refused := fail(refusal, "%s", doing)
+		if failed, ok := errors.AsType[*failure](refused); ok {
+			failed.hint = "sbctl operator set-passphrase"
+		}
+		return refused
+	}
+	if a.passphraseFD() == nil {
+		tty, err := a.tty()
+		if err != nil {
+			return &failure{
+				code: wire.AccessDenied, doing: doing, exit: wire.ExitDenied, cause: refusal, hint: "sbctl operator unlock",
+				what: fmt.Sprintf("the operator's passphrase is needed, and there is no terminal to ask on: add %s N (%s)", passphraseOption, causeAuthRequired),
+			}
+		}
+		_ = tty.Close()
+	}
+	_, err = a.openSession(ctx, doing)
+	return err
+}
+
+// openSession takes the operator's passphrase and opens a session on the
+// connection of a. A person may mistype it a few times, a program may not.
+func (a *app) openSession(ctx context.Context, doing string) (*operatorv1.OpenSessionResponse, error) {
+	left := tries
+	if a.passphraseFD() != nil {
+		left = 1
+	}
+	for {
+		secret, err := a.passphraseOr(ctx, doing, "Operator's passphrase")
+		if err != nil {
+			return nil, err
+		}
+		left--
+		opened, err := a.trySession(ctx, doing, secret)
+		secret.Wipe()
+		if err == nil || left == 0 || !wrongPassphrase(err) {
+			return opened, err
+		}
+		a.say("this is not the operator's passphrase; try again")
+		if err := a.awaitTry(ctx, doing); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (a *app) trySession(ctx context.Context, doing string, secret content.Bytes) (*operatorv1.OpenSessionResponse, error) {
+	opened, err := call(ctx, a, doing, &operatorv1.OpenSessionRequest{Passphrase: secret}, operatorv1.OperatorServiceClient.OpenSession)
+	return opened, notTheOperators(err)
+}
+
+// wrongPassphrase says whether err means that a passphrase was tried and is not
+// the operator's: to a try there is no other denial for who is the operator.
+func wrongPassphrase(err error) bool {
+	failed, ok := errors.AsType[*failure](err)
+	if !ok || failed.code != wire.AccessDenied {
+		return false
+	}
+	refusal := fromSocket(failed.cause)
+	return refusal != nil && cause(refusal.Cause) != causeOperatorRefused
+}
+
+// notTheOperators says in a person's words that a passphrase is wrong.
+func notTheOperators(err error) error {
+	if wrongPassphrase(err) {
+		failed, _ := errors.AsType[*failure](err)
+		failed.what, failed.hint = "this is not the operator's passphrase", ""
+	}
+	return err
+}
+
+// awaitTry waits as long as the daemon lets nobody try.
+func (a *app) awaitTry(ctx context.Context, doing string) error {
+	state, err := a.operatorState(ctx, doing)
+	if err != nil {
+		return err
+	}
+	wait := time.Duration(state.GetWaitMs()) * time.Millisecond
+	if wait > longWait {
+		return &failure{
+			code: wire.RateLimited, doing: doing, exit: wire.Exit(wire.RateLimited),
+			what: fmt.Sprintf("after so many wrong passphrases the next can be tried in %s", ui.Span(wait)),
+		}
+	}
+	select {
+	case <-time.After(wait):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
