@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"slices"
 	"strings"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 )
 
 // fakeRun is a run that was opened by its own word, or within a launch: ID
@@ -43,4 +46,35 @@ func (f *fakeOperator) endLaunch(prefix string) (*operatorv1.EndRunResponse, err
 		}
 	}
 	return nil, invalid("", "there is no such run")
+}
+
+// OpenLaunch opens a launch for a process that it believes to be one: what the
+// real one looks at is tested with the real one.
+func (f *fakeOperator) OpenLaunch(_ context.Context, q *operatorv1.OpenLaunchRequest) (*operatorv1.OpenLaunchResponse, error) {
+	s, err := f.subject(q.GetSubject())
+	if err != nil {
+		return nil, err
+	}
+	if !s.GetEnabled() {
+		return nil, &wire.Error{Reason: wire.AccessDenied, Message: "the subject is disabled", Cause: "SUBJECT_DISABLED"}
+	}
+	response := &operatorv1.OpenLaunchResponse{}
+	for _, name := range q.GetDisclose() {
+		r, err := f.resource(name)
+		if err != nil {
+			return nil, err
+		}
+		content := bytes.Clone(r.contents[len(r.contents)-1])
+		response.Contents = append(response.Contents, &operatorv1.LaunchContent{Name: name, Content: content})
+	}
+	tier := "bound"
+	if q.GetSandbox() {
+		tier = "sandboxed"
+	}
+	response.Launch = &operatorv1.Launch{
+		LaunchId: "opened", Subject: q.GetSubject(), Profile: q.GetProfile(), Tier: tier, Pid: q.GetPid(), Command: q.GetCommand(),
+		Opened: fakeNow, Disclosed: q.GetDisclose(), State: "open", NoNet: q.GetNoNet(), Workspace: q.GetWorkspace(),
+	}
+	f.launches = append(f.launches, response.GetLaunch())
+	return response, nil
 }

@@ -48,8 +48,12 @@ func Text(w io.Writer, node *kong.Node) error {
 // Synopsis is how node is written on a command line.
 func Synopsis(node *kong.Node) string {
 	words := Path(node)
+	flags := []string{"[flags]"}
 	for _, argument := range node.Positional {
 		name := argumentName(argument)
+		if argument.PassthroughMode != kong.PassThroughModeNone { // flags behind it are not ours
+			words, flags = append(words, "[flags]", "--"), nil
+		}
 		if !argument.Required {
 			name = "[" + name + "]"
 		}
@@ -68,7 +72,7 @@ func Synopsis(node *kong.Node) string {
 			words = append(words, flagName(flag, false))
 		}
 	}
-	return strings.Join(append(words, "[flags]"), " ")
+	return strings.Join(append(words, flags...), " ")
 }
 
 // Commands are the children of node that a person is told about.
