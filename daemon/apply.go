@@ -22,17 +22,17 @@ const shortLived = 24 * time.Hour
 // Apply judges one document and, unless it is a dry run, makes all of its
 // changes in one mutation.
 func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*operatorv1.ApplyResponse, error) {
-	d := o.d
+	d, uid := o.d, callerOf(ctx).UID
 	response := &operatorv1.ApplyResponse{}
 	plan := func(st *state) (change, error) {
-		current, records, err := d.document(st)
+		current, records, err := d.document(st, uid)
 		if err != nil {
 			return change{}, err
 		}
 		at := d.clock.read()
-		want, err := policy.Parse(req.GetDocument(), policy.Env{Now: at.now, Current: current})
+		want, err := readDocument(uid, req, policy.Env{Now: at.now, Current: current})
 		if err != nil {
-			return change{}, refuse("%v", err)
+			return change{}, err
 		}
 		if home := req.GetHomeDir(); home != "" && (!filepath.IsAbs(home) || filepath.Clean(home) != home) {
 			return change{}, refuse("the folder for ${home} must be absolute and clean")
@@ -42,6 +42,9 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 		changes, err := policy.Plan(current, want, req.GetPrune())
 		if err != nil {
 			return change{}, refuse("%v", err)
+		}
+		if err := d.checkChanges(st, uid, changes, want, records); err != nil {
+			return change{}, err
 		}
 		response = &operatorv1.ApplyResponse{NeedContent: needContent(st, want)}
 		for _, c := range changes {
@@ -64,10 +67,15 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 		err = d.mutate(ctx, plan)
 	}
 	for _, c := range response.GetChanges() {
-		if c.GetWhat() == policy.ASubject && !req.GetDryRun() {
-			_, endErr := d.endIneligible(c.GetName())
-			err = errors.Join(err, endErr)
+		var endErr error
+		switch {
+		case req.GetDryRun():
+		case c.GetWhat() == policy.ASubject:
+			_, endErr = d.endIneligible(c.GetName())
+		case c.GetWhat() == policy.AProfile && c.GetVerb() == policy.Remove:
+			endErr = d.endProfile(c.GetName())
 		}
+		err = errors.Join(err, endErr)
 	}
 	if err != nil {
 		return nil, err
@@ -87,13 +95,63 @@ func needContent(st *state, want *policy.Document) []string {
 	return names
 }
 
-// document describes what is in force.
-func (d *Daemon) document(st *state) (*policy.Document, map[string]vault.Record, error) {
-	all, err := d.records()
+// readDocument reads the document of a request, in the format that it says.
+func readDocument(uid uint32, req *operatorv1.ApplyRequest, env policy.Env) (*policy.Document, error) {
+	switch req.GetFormat() {
+	case "":
+		want, err := policy.Parse(req.GetDocument(), env)
+		if err != nil {
+			return nil, refuse("%v", err)
+		}
+		return want, nil
+	case formatSubjectBroker:
+		want, report, err := policy.ImportSubjectBroker(req.GetDocument(), env)
+		if err != nil {
+			return nil, refuse("%v", err)
+		}
+		if err := checkStorageRoot(uid, report.StorageRoot, req.GetWorkingDir()); err != nil {
+			return nil, err
+		}
+		return want, nil
+	}
+	return nil, refuse("the format of a document is %s, or left out", formatSubjectBroker)
+}
+
+// checkChanges refuses what a document cannot know of: names that are taken by
+// what does not exist for this operator, and uids that cannot be a subject's.
+func (d *Daemon) checkChanges(st *state, uid uint32, changes []policy.Change, want *policy.Document, records map[string]vault.Record) error {
+	subjects := map[string]*grants.Subject{}
+	for _, c := range changes {
+		switch {
+		case c.What == policy.ASubject && c.Verb == policy.Remove:
+			subjects[c.Name] = nil
+		case c.What == policy.ASubject:
+			s, _ := st.set.Subject(c.Name)
+			want.Subjects[c.Name].ApplyTo(&s)
+			subjects[c.Name] = &s
+		case c.What == policy.AResource && c.Verb != policy.Remove:
+			if err := st.free(uid, c.Name); err != nil {
+				return err
+			}
+			domain := want.Resources[c.Name].Domain
+			if record, exists := records[c.Name]; exists && domain != "" && record.Domain != domain {
+				return refuse("%s is not personal, and a resource keeps its domain", c.Name)
+			}
+		}
+	}
+	return d.checkUIDs(st, subjects)
+}
+
+// document describes what is in force, as far as it exists for an operator.
+func (d *Daemon) document(st *state, uid uint32) (*policy.Document, map[string]vault.Record, error) {
+	all, err := d.recordsOf(uid)
 	if err != nil {
 		return nil, nil, err
 	}
-	doc := &policy.Document{Resources: map[string]policy.Resource{}, Subjects: map[string]policy.Subject{}}
+	doc := &policy.Document{
+		Resources: map[string]policy.Resource{}, Subjects: map[string]policy.Subject{},
+		Profiles: map[string]grants.Profile{}, Tools: map[string]grants.Tool{},
+	}
 	byName := make(map[string]vault.Record, len(all))
 	for _, r := range all {
 		byName[r.Name] = r
@@ -106,7 +164,13 @@ func (d *Daemon) document(st *state) (*policy.Document, map[string]vault.Record,
 	for _, s := range st.set.Subjects() {
 		doc.Subjects[s.Name] = policy.FromSubject(s)
 	}
-	doc.Grants = st.set.All()
+	for _, t := range st.set.Tools() {
+		doc.Tools[t.Name] = t
+	}
+	for _, p := range st.set.Profiles() {
+		doc.Profiles[p.Name] = p
+	}
+	doc.Grants = st.seen(uid, st.set.All())
 	return doc, byName, nil
 }
 
@@ -210,7 +274,24 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 		}
 		b.take(b.o.declaration(ctx, c, record))
 	case c.What == policy.ASubject && c.Verb == policy.Remove:
-		b.take(b.o.subjectRemoval(ctx, c.Name, nil))
+		// Its profiles, and those of its grants that the document can know of, are
+		// changes of their own.
+		unseen := slices.DeleteFunc(b.st.set.GrantsOf(c.Name), func(g grants.Grant) bool { return !b.st.namesHidden(callerOf(ctx).UID, g.Pattern) })
+		b.take(b.o.subjectRemoval(ctx, c.Name, unseen, nil))
+	case c.What == policy.ATool && c.Verb == policy.Remove:
+		b.take(b.o.toolRemoval(ctx, c.Tool))
+	case c.What == policy.ATool:
+		if c.Verb == policy.Add {
+			c.Tool.Created = b.at.now.UTC().Truncate(time.Millisecond)
+		}
+		b.take(b.o.toolChange(ctx, c.Tool))
+	case c.What == policy.AProfile && c.Verb == policy.Remove:
+		b.take(b.o.profileRemoval(ctx, c.Profile))
+	case c.What == policy.AProfile:
+		if c.Verb == policy.Add {
+			c.Profile.Created = b.at.now.UTC().Truncate(time.Millisecond)
+		}
+		b.take(b.o.profileChange(ctx, c.Profile))
 	case c.What == policy.ASubject:
 		before, exists := b.st.set.Subject(c.Name)
 		after := before
@@ -227,7 +308,8 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 	case c.What == policy.AGrant && c.Verb == policy.Remove:
 		b.take(b.o.revocation(ctx, []grants.Grant{c.Grant}))
 	case c.What == policy.AGrant:
-		g := c.Grant
+		g, uid := c.Grant, callerOf(ctx).UID
+		g.GrantedBy = &uid
 		if c.Verb == policy.Add {
 			g.ID, g.Created = b.st.newGrantID(), b.at.now.UTC().Truncate(time.Millisecond)
 		}
@@ -298,13 +380,13 @@ func (o operator) declaration(ctx context.Context, c policy.Change, record vault
 }
 
 // Export writes what is in force as one document.
-func (o operator) Export(_ context.Context, req *operatorv1.ExportRequest) (*operatorv1.ExportResponse, error) {
+func (o operator) Export(ctx context.Context, req *operatorv1.ExportRequest) (*operatorv1.ExportResponse, error) {
 	d := o.d
 	if err := d.needUnlocked(); err != nil {
 		return nil, err
 	}
 	d.changing.mu.Lock()
-	doc, _, err := d.document(d.state())
+	doc, _, err := d.document(d.state(), callerOf(ctx).UID)
 	d.changing.mu.Unlock()
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"subjectbroker/audit"
+	"subjectbroker/grants"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 )
 
@@ -15,7 +16,11 @@ func (b broker) Can(ctx context.Context, req *brokerv1.CanRequest) (*brokerv1.Ca
 	if err != nil {
 		return nil, err
 	}
-	got, err := b.d.release(ctx, b.d.ask(r, audit.Explain, req.GetCapability()))
+	a := b.d.ask(r, audit.Explain, req.GetCapability())
+	who := r.asker()
+	who.host = true
+	a.decide = func(c grants.Capability) grants.Decision { return b.d.state().decide(who, c, b.d.clock.read()) }
+	got, err := b.d.release(ctx, a)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -53,6 +54,10 @@ func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 			g, err := grants.DecodeGrant(row)
 			if err != nil || g.ID != id {
 				return fmt.Errorf("%w: grant row %s: %v", vault.ErrIntegrity, id, err)
+			}
+			if g.GrantedBy == nil { // older than operators of another uid
+				own := uint32(os.Geteuid())
+				g.GrantedBy = &own
 			}
 			return st.set.PutGrant(g)
 		}); err != nil {
@@ -174,8 +179,9 @@ func (d *Daemon) reconcile(log *audit.Log) (map[string]uint64, error) {
 
 // endedRow is the stored form of an ended grant.
 type endedRow struct {
-	Grant   json.RawMessage `json:"grant"`
-	Revoked int64           `json:"revoked"` // Unix milliseconds
+	Grant    json.RawMessage `json:"grant"`
+	Revoked  int64           `json:"revoked"`            // Unix milliseconds
+	Personal *uint32         `json:"personal,omitempty"` // uid
 }
 
 func encodeEnded(e endedGrant) ([]byte, error) {
@@ -183,7 +189,7 @@ func encodeEnded(e endedGrant) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(endedRow{row, e.Revoked.UnixMilli()})
+	return json.Marshal(endedRow{row, e.Revoked.UnixMilli(), e.Personal})
 }
 
 func decodeEnded(raw []byte) (endedGrant, error) {
@@ -192,5 +198,5 @@ func decodeEnded(raw []byte) (endedGrant, error) {
 		return endedGrant{}, err
 	}
 	g, err := grants.DecodeGrant(row.Grant)
-	return endedGrant{g, fromMillis(row.Revoked)}, err
+	return endedGrant{g, fromMillis(row.Revoked), row.Personal}, err
 }

@@ -70,16 +70,6 @@ func checkNote(note string) error {
 	return nil
 }
 
-// known returns the facts of a resource that must exist. The caller holds
-// changing.mu or st.mu.
-func (s *state) known(name string) (facts, error) {
-	f, ok := s.catalog[name]
-	if !ok {
-		return facts{}, unknown(wire.UnknownResource, name)
-	}
-	return f, nil
-}
-
 // knownSubject returns a subject that must exist.
 func (s *state) knownSubject(name string) (grants.Subject, error) {
 	subject, ok := s.set.Subject(name)

@@ -8,7 +8,7 @@ import (
 )
 
 // Explain runs the evaluator for the operator.
-func (o operator) Explain(_ context.Context, req *operatorv1.ExplainRequest) (*operatorv1.ExplainResponse, error) {
+func (o operator) Explain(ctx context.Context, req *operatorv1.ExplainRequest) (*operatorv1.ExplainResponse, error) {
 	d := o.d
 	if err := d.needUnlocked(); err != nil {
 		return nil, err
@@ -20,6 +20,11 @@ func (o operator) Explain(_ context.Context, req *operatorv1.ExplainRequest) (*o
 	if err := checkName("subject", req.GetSubject()); err != nil {
 		return nil, err
 	}
+	if req.GetProfile() != "" {
+		if err := checkName("profile", req.GetProfile()); err != nil {
+			return nil, err
+		}
+	}
 	tier := grants.Cooperative
 	if req.GetTier() != "" {
 		if tier, err = grants.ParseTier(req.GetTier()); err != nil {
@@ -29,8 +34,21 @@ func (o operator) Explain(_ context.Context, req *operatorv1.ExplainRequest) (*o
 	st, at := d.state(), d.clock.read()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	q := st.request(asker{subject: req.GetSubject(), tier: tier}, capability, at)
-	decision, steps := grants.Explain(st.set, &q)
+	who := asker{subject: req.GetSubject(), tier: tier, profile: grants.Profile{Name: req.GetProfile()}}
+	if p, ok := st.set.Profile(req.GetProfile()); ok {
+		who.profile = p
+		who.ceiling, _ = st.set.Ceiling(p.Name)
+	}
+	q := st.request(who, capability, at)
+	uid := callerOf(ctx).UID
+	if capability.Action.NamesResource() && st.hidden(uid, capability.Object) {
+		q.Object = grants.Object{}
+	}
+	decision, steps := grants.Explain(st.setFor(uid, who.subject, capability), &q)
+	if who.lacksRead(capability) && decision.Outcome != grants.Denied {
+		decision = grants.Decision{Outcome: grants.Denied, Reason: grants.ReasonAccessDenied, Cause: grants.CauseToolNotListed}
+		steps = append(steps, grants.Step{Check: grants.CheckCeiling, Result: grants.Fail, Detail: "the profile does not list " + toolRead + ", which reads"})
+	}
 	response := &operatorv1.ExplainResponse{
 		Decision: decision.Outcome.String(), ReasonCode: string(decision.Reason), Cause: string(decision.Cause), GrantId: decision.GrantID,
 	}

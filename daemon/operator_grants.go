@@ -37,7 +37,7 @@ func (o operator) CreateGrants(ctx context.Context, req *operatorv1.CreateGrants
 			return change{}, err
 		}
 		for _, word := range req.GetCapabilities() {
-			g, warning, err := d.newGrant(st, req, word)
+			g, warning, err := d.newGrant(ctx, st, req, word)
 			if err != nil {
 				return change{}, err
 			}
@@ -65,16 +65,16 @@ func (o operator) CreateGrants(ctx context.Context, req *operatorv1.CreateGrants
 
 // newGrant makes one grant of a request, refusing what contract §4 and §9
 // refuse. A grant of the same subject, pattern and effect keeps its id.
-func (d *Daemon) newGrant(st *state, req *operatorv1.CreateGrantsRequest, word string) (g grants.Grant, warning string, err error) {
+func (d *Daemon) newGrant(ctx context.Context, st *state, req *operatorv1.CreateGrantsRequest, word string) (g grants.Grant, warning string, err error) {
 	pattern, err := grants.ParsePattern(word)
 	if err != nil {
 		return g, "", refuse("capability: %v", err)
 	}
-	at := d.clock.read()
+	at, uid := d.clock.read(), callerOf(ctx).UID
 	g = grants.Grant{
 		ID: st.newGrantID(), Subject: req.GetSubject(), Pattern: pattern, Effect: grants.Allow,
 		Uses: req.GetUses(), RequireApproval: req.GetRequireApproval(), Disclose: req.GetDisclose(), Note: req.GetNote(),
-		Created: at.now.UTC().Truncate(time.Millisecond),
+		Created: at.now.UTC().Truncate(time.Millisecond), GrantedBy: &uid,
 	}
 	if req.GetDeny() {
 		g.Effect = grants.Deny
@@ -99,7 +99,7 @@ func (d *Daemon) newGrant(st *state, req *operatorv1.CreateGrantsRequest, word s
 // limit sets when a grant ends, and refuses to disclose a secret unasked.
 func (d *Daemon) limit(g *grants.Grant, st *state, req *operatorv1.CreateGrantsRequest, at reading) (warning string, err error) {
 	exact := !g.Pattern.Prefix && g.Pattern.Action.NamesResource()
-	f, err := st.known(g.Pattern.Object)
+	f, err := st.known(*g.GrantedBy, g.Pattern.Object)
 	if exact && err != nil {
 		return "", err
 	}
@@ -219,25 +219,33 @@ func (s *state) mustPutGrant(g grants.Grant) {
 func (o operator) revocation(ctx context.Context, gone []grants.Grant) change {
 	d := o.d
 	now := d.clock.now().UTC().Truncate(time.Millisecond)
+	ended := make([]endedGrant, 0, len(gone))
+	for _, g := range gone {
+		e := endedGrant{Grant: g, Revoked: now}
+		if !g.Pattern.Prefix && g.Pattern.Action.NamesResource() {
+			e.Personal = d.state().catalog[g.Pattern.Object].owner
+		}
+		ended = append(ended, e)
+	}
 	c := change{
 		write: func(tx *vault.Tx) error {
-			for _, g := range gone {
-				row, err := encodeEnded(endedGrant{g, now})
+			for _, e := range ended {
+				row, err := encodeEnded(e)
 				if err != nil {
 					return err
 				}
-				if err := tx.Delete(bucketGrants, g.ID); err != nil {
+				if err := tx.Delete(bucketGrants, e.ID); err != nil {
 					return err
 				}
-				if err := tx.Put(bucketRevoked, g.ID, row); err != nil {
+				if err := tx.Put(bucketRevoked, e.ID, row); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
 		restrict: func(st *state) {
-			for _, g := range gone {
-				st.end(g, now)
+			for _, e := range ended {
+				st.end(e)
 			}
 		},
 	}
@@ -270,7 +278,7 @@ func (o operator) RevokeGrants(ctx context.Context, req *operatorv1.RevokeGrants
 	var gone []grants.Grant
 	err := d.mutate(ctx, func(st *state) (change, error) {
 		var err error
-		if gone, err = st.toRevoke(req); err != nil {
+		if gone, err = st.toRevoke(callerOf(ctx).UID, req); err != nil {
 			return change{}, err
 		}
 		return o.revocation(ctx, gone), nil
@@ -283,7 +291,7 @@ func (o operator) RevokeGrants(ctx context.Context, req *operatorv1.RevokeGrants
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	for _, g := range gone {
+	for _, g := range st.seen(callerOf(ctx).UID, gone) {
 		m := st.grantMessage(g, at)
 		m.State = stateRevoked
 		response.Grants = append(response.Grants, m)
@@ -293,14 +301,15 @@ func (o operator) RevokeGrants(ctx context.Context, req *operatorv1.RevokeGrants
 
 const stateRevoked = "revoked"
 
-// toRevoke finds the grants that a request means.
-func (s *state) toRevoke(req *operatorv1.RevokeGrantsRequest) ([]grants.Grant, error) {
+// toRevoke finds the grants that a request of an operator means. What is taken
+// from a subject as a whole holds what does not exist for that operator, too.
+func (s *state) toRevoke(uid uint32, req *operatorv1.RevokeGrantsRequest) ([]grants.Grant, error) {
 	byID := req.GetGrantId() != ""
 	switch {
 	case byID && (req.GetSubject() != "" || req.GetCapability() != "" || req.GetAll()):
 		return nil, refuse("name a grant, or a subject with a capability, or a subject and all")
 	case byID:
-		g, err := s.grantByPrefix(req.GetGrantId())
+		g, err := s.grantByPrefix(uid, req.GetGrantId())
 		if err != nil {
 			return nil, err
 		}
@@ -320,7 +329,7 @@ func (s *state) toRevoke(req *operatorv1.RevokeGrantsRequest) ([]grants.Grant, e
 	}
 	var found []grants.Grant
 	for _, effect := range []grants.Effect{grants.Allow, grants.Deny} {
-		if g, ok := s.set.Find(req.GetSubject(), pattern, effect); ok {
+		if g, ok := s.set.Find(req.GetSubject(), pattern, effect); ok && !s.namesHidden(uid, pattern) {
 			found = append(found, g)
 		}
 	}
@@ -331,12 +340,12 @@ func (s *state) toRevoke(req *operatorv1.RevokeGrantsRequest) ([]grants.Grant, e
 }
 
 // grantByPrefix finds the one grant whose id starts with prefix.
-func (s *state) grantByPrefix(prefix string) (grants.Grant, error) {
-	if g, ok := s.set.Grant(prefix); ok {
+func (s *state) grantByPrefix(uid uint32, prefix string) (grants.Grant, error) {
+	if g, ok := s.set.Grant(prefix); ok && !s.namesHidden(uid, g.Pattern) {
 		return g, nil
 	}
 	var found []grants.Grant
-	for _, g := range s.set.All() {
+	for _, g := range s.seen(uid, s.set.All()) {
 		if strings.HasPrefix(g.ID, prefix) {
 			found = append(found, g)
 		}
@@ -351,7 +360,7 @@ func (s *state) grantByPrefix(prefix string) (grants.Grant, error) {
 }
 
 // ListGrants lists grants.
-func (o operator) ListGrants(_ context.Context, req *operatorv1.ListGrantsRequest) (*operatorv1.ListGrantsResponse, error) {
+func (o operator) ListGrants(ctx context.Context, req *operatorv1.ListGrantsRequest) (*operatorv1.ListGrantsResponse, error) {
 	d := o.d
 	if err := d.needUnlocked(); err != nil {
 		return nil, err
@@ -359,21 +368,23 @@ func (o operator) ListGrants(_ context.Context, req *operatorv1.ListGrantsReques
 	st, at := d.state(), d.clock.read()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
+	uid := callerOf(ctx).UID
 	all := st.set.All()
+	ended := slices.DeleteFunc(slices.Clone(st.ended), func(e endedGrant) bool { return e.hiddenFrom(uid) })
 	if name := req.GetSubject(); name != "" {
-		if _, err := st.knownSubject(name); err != nil && !slices.ContainsFunc(st.ended, func(e endedGrant) bool { return e.Subject == name }) {
+		if _, err := st.knownSubject(name); err != nil && !slices.ContainsFunc(ended, func(e endedGrant) bool { return e.Subject == name }) {
 			return nil, err
 		}
 		all = st.set.GrantsOf(name)
 	}
 	response := &operatorv1.ListGrantsResponse{}
-	for _, g := range all {
+	for _, g := range st.seen(uid, all) {
 		if m := st.grantMessage(g, at); req.GetAll() || m.State == grants.Active.String() {
 			response.Grants = append(response.Grants, m)
 		}
 	}
 	if req.GetAll() {
-		for _, e := range st.ended {
+		for _, e := range ended {
 			if req.GetSubject() == "" || e.Subject == req.GetSubject() {
 				m := st.grantMessage(e.Grant, at)
 				m.State = stateRevoked
@@ -397,5 +408,6 @@ func (s *state) grantMessage(g grants.Grant, at reading) *operatorv1.Grant {
 		GrantId: g.ID, Subject: g.Subject, Capability: g.Pattern.String(), Effect: g.Effect.String(), Until: millis(g.Until),
 		Uses: g.Uses, Used: s.used(g.ID), Tier: g.Tier.String(), RequireApproval: g.RequireApproval, Note: g.Note,
 		Created: millis(g.Created), State: s.grantState(g, at).String(), Owner: g.Owner, Disclose: g.Disclose,
+		GrantedBy: g.GrantedBy,
 	}
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -14,6 +15,7 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/grants"
+	"subjectbroker/grants/policy"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
@@ -35,11 +37,19 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 	default:
 		return nil, refuse("kind must be text, secret or binary")
 	}
+	if err := checkDomain(req.GetDomain()); err != nil {
+		return nil, err
+	}
 	if len(content) > d.maxContent {
 		return nil, &wire.Error{Reason: wire.ResourceTooLarge, Message: fmt.Sprintf("%s has %d bytes, the limit is %d", name, len(content), d.maxContent)}
 	}
+	uid := callerOf(ctx).UID
 	var record vault.Record
+	unchanged := false
 	err := d.mutate(ctx, func(st *state) (change, error) {
+		if err := st.free(uid, name); err != nil {
+			return change{}, err
+		}
 		f, exists := st.catalog[name]
 		switch {
 		case exists && f.file:
@@ -48,12 +58,19 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 			return change{}, refuse("%s exists already", name)
 		case exists && f.content() && f.kind != req.GetKind():
 			return change{}, refuse("%s is of kind %s, and a resource keeps its kind", name, f.kind)
+		case exists && req.GetDomain() != "" && f.owner == nil:
+			return change{}, refuse("%s is not personal, and a resource keeps its domain", name)
+		}
+		if req.GetIfChanged() && f.version > 0 {
+			var err error
+			if record, unchanged, err = d.sameContent(name, content); err != nil || unchanged {
+				return change{}, err
+			}
 		}
 		e := o.entry(ctx, kindResourcePut)
 		e.ResourceID = name
 		size := int64(len(content))
 		e.Bytes = &size
-		uid := callerOf(ctx).UID
 		return change{
 			effects: []*audit.Entry{e},
 			write: func(tx *vault.Tx) error {
@@ -62,6 +79,9 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 					return storeWords(name, err)
 				}
 				record.ByUID = uid
+				if !exists {
+					record.Domain = req.GetDomain()
+				}
 				if req.GetNote() != "" {
 					record.Note = req.GetNote()
 				}
@@ -82,7 +102,33 @@ func (o operator) PutSecret(ctx context.Context, req *operatorv1.PutSecretReques
 	if err != nil {
 		return nil, err
 	}
-	return &operatorv1.PutSecretResponse{Resource: resourceMessage(record), Readers: d.state().readersOf(name)}, nil
+	return &operatorv1.PutSecretResponse{Resource: resourceMessage(record), Readers: d.state().readersOf(name), Unchanged: unchanged}, nil
+}
+
+// sameContent reports whether the newest content of a resource is these very
+// bytes, and returns its record.
+func (d *Daemon) sameContent(name string, content []byte) (record vault.Record, same bool, err error) {
+	err = d.vault.View(func(tx *vault.Tx) error {
+		if record, err = tx.Record(name); err != nil {
+			return err
+		}
+		newest, _, err := tx.ContentOf(record, 0)
+		if err != nil {
+			return err
+		}
+		defer newest.Wipe()
+		same = bytes.Equal(newest, content)
+		return nil
+	})
+	return record, same, storeWords(name, err)
+}
+
+// checkDomain refuses a domain that there is not.
+func checkDomain(domain string) error {
+	if domain != "" && domain != policy.DomainPersonal {
+		return refuse("the one domain is %s", policy.DomainPersonal)
+	}
+	return nil
 }
 
 // putRecord stores a record and makes it what was stored: the vault sets its
@@ -118,10 +164,10 @@ func (o operator) GetSecret(ctx context.Context, req *operatorv1.GetSecretReques
 	if err := d.needUnlocked(); err != nil {
 		return nil, err
 	}
-	if err := d.state().mustBe(name, false); err != nil {
+	p := callerOf(ctx)
+	if err := d.state().mustBe(p.UID, name, false); err != nil {
 		return nil, err
 	}
-	p := callerOf(ctx)
 	a := ask{
 		entry: *o.entry(ctx, kindResourceGet), peer: p, capability: "read:" + name,
 		decide: func(grants.Capability) grants.Decision {
@@ -146,11 +192,11 @@ func (o operator) GetSecret(ctx context.Context, req *operatorv1.GetSecretReques
 	return &operatorv1.GetSecretResponse{Name: name, Content: got.content, Kind: got.kind, Version: got.version}, nil
 }
 
-// mustBe makes sure that a resource exists and is sealed, or a file.
-func (s *state) mustBe(name string, file bool) error {
+// mustBe makes sure that a resource exists for an operator and is sealed, or a file.
+func (s *state) mustBe(uid uint32, name string, file bool) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	f, err := s.known(name)
+	f, err := s.known(uid, name)
 	switch {
 	case err != nil:
 		return err
@@ -177,7 +223,7 @@ func (o operator) RevertSecret(ctx context.Context, req *operatorv1.RevertSecret
 	}
 	var record vault.Record
 	err := d.mutate(ctx, func(st *state) (change, error) {
-		f, err := st.known(name)
+		f, err := st.known(callerOf(ctx).UID, name)
 		if err != nil {
 			return change{}, err
 		}
@@ -208,7 +254,7 @@ func (o operator) RevertSecret(ctx context.Context, req *operatorv1.RevertSecret
 // AddFile registers a file.
 func (o operator) AddFile(ctx context.Context, req *operatorv1.AddFileRequest) (*operatorv1.AddFileResponse, error) {
 	d, name := o.d, req.GetName()
-	if err := errors.Join(checkName("name", name), checkNote(req.GetNote())); err != nil {
+	if err := errors.Join(checkName("name", name), checkNote(req.GetNote()), checkDomain(req.GetDomain())); err != nil {
 		return nil, err
 	}
 	pin, err := d.newPin(req.GetPath(), req.GetPin())
@@ -217,9 +263,12 @@ func (o operator) AddFile(ctx context.Context, req *operatorv1.AddFileRequest) (
 	}
 	record := vault.Record{
 		Name: name, Type: vault.TypeFile, Kind: vault.KindFile, Note: req.GetNote(), File: &pin,
-		ByUID: callerOf(ctx).UID,
+		ByUID: callerOf(ctx).UID, Domain: req.GetDomain(),
 	}
 	err = d.mutate(ctx, func(st *state) (change, error) {
+		if err := st.free(callerOf(ctx).UID, name); err != nil {
+			return change{}, err
+		}
 		if _, exists := st.catalog[name]; exists {
 			return change{}, refuse("%s exists already", name)
 		}
@@ -271,15 +320,16 @@ func inside(dir, path string) bool {
 }
 
 // CheckFiles compares registered files with their pins.
-func (o operator) CheckFiles(_ context.Context, req *operatorv1.CheckFilesRequest) (*operatorv1.CheckFilesResponse, error) {
+func (o operator) CheckFiles(ctx context.Context, req *operatorv1.CheckFilesRequest) (*operatorv1.CheckFilesResponse, error) {
 	d := o.d
-	records, err := d.records()
+	uid := callerOf(ctx).UID
+	records, err := d.recordsOf(uid)
 	if err != nil {
 		return nil, err
 	}
 	response := &operatorv1.CheckFilesResponse{}
 	for _, name := range req.GetNames() {
-		if err := errors.Join(checkName("name", name), d.state().mustBe(name, true)); err != nil {
+		if err := errors.Join(checkName("name", name), d.state().mustBe(uid, name, true)); err != nil {
 			return nil, err
 		}
 	}
@@ -323,12 +373,16 @@ func (o operator) RepinFile(ctx context.Context, req *operatorv1.RepinFileReques
 	if err := errors.Join(checkName("name", name), d.needUnlocked()); err != nil {
 		return nil, err
 	}
-	if err := d.state().mustBe(name, true); err != nil {
+	uid := callerOf(ctx).UID
+	if err := d.state().mustBe(uid, name, true); err != nil {
 		return nil, err
 	}
 	var before *operatorv1.FileCheck
 	var record vault.Record
-	err := d.mutate(ctx, func(*state) (change, error) {
+	err := d.mutate(ctx, func(st *state) (change, error) {
+		if _, err := st.known(uid, name); err != nil {
+			return change{}, err
+		}
 		var err error
 		if record, err = d.recordOf(name); err != nil {
 			return change{}, err
@@ -361,8 +415,8 @@ func (o operator) RepinFile(ctx context.Context, req *operatorv1.RepinFileReques
 }
 
 // ListResources lists what there is.
-func (o operator) ListResources(context.Context, *operatorv1.ListResourcesRequest) (*operatorv1.ListResourcesResponse, error) {
-	records, err := o.d.records()
+func (o operator) ListResources(ctx context.Context, _ *operatorv1.ListResourcesRequest) (*operatorv1.ListResourcesResponse, error) {
+	records, err := o.d.recordsOf(callerOf(ctx).UID)
 	if err != nil {
 		return nil, err
 	}
@@ -374,12 +428,15 @@ func (o operator) ListResources(context.Context, *operatorv1.ListResourcesReques
 }
 
 // GetResource shows one resource.
-func (o operator) GetResource(_ context.Context, req *operatorv1.GetResourceRequest) (*operatorv1.GetResourceResponse, error) {
+func (o operator) GetResource(ctx context.Context, req *operatorv1.GetResourceRequest) (*operatorv1.GetResourceResponse, error) {
 	d, name := o.d, req.GetName()
 	if err := checkName("name", name); err != nil {
 		return nil, err
 	}
 	record, err := d.recordOf(name)
+	if err == nil && hiddenFrom(callerOf(ctx).UID, record) {
+		err = vault.ErrNotFound
+	}
 	if err != nil {
 		return nil, storeWords(name, err)
 	}
@@ -409,7 +466,7 @@ func (o operator) RemoveResource(ctx context.Context, req *operatorv1.RemoveReso
 	response := &operatorv1.RemoveResourceResponse{}
 	var since time.Time
 	err := d.mutateLocked(ctx, func(st *state) (change, error) {
-		f, err := st.known(name)
+		f, err := st.known(callerOf(ctx).UID, name)
 		if err != nil {
 			return change{}, err
 		}
@@ -462,11 +519,16 @@ func (o operator) removal(ctx context.Context, name string, gone []grants.Grant)
 	}
 }
 
-// records reads every record, sorted by name.
-func (d *Daemon) records() ([]vault.Record, error) {
+// recordsOf reads the records that exist for an operator, sorted by name.
+func (d *Daemon) recordsOf(uid uint32) ([]vault.Record, error) {
 	var all []vault.Record
 	err := d.vault.View(func(tx *vault.Tx) error {
-		return tx.Records(func(r vault.Record) error { all = append(all, r); return nil })
+		return tx.Records(func(r vault.Record) error {
+			if !hiddenFrom(uid, r) {
+				all = append(all, r)
+			}
+			return nil
+		})
 	})
 	return all, err
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Status answers whenever the daemon runs. It writes no entry.
-func (o operator) Status(context.Context, *operatorv1.StatusRequest) (*operatorv1.StatusResponse, error) {
+func (o operator) Status(ctx context.Context, _ *operatorv1.StatusRequest) (*operatorv1.StatusResponse, error) {
 	d := o.d
 	mode, cause := d.locking.get()
 	vaultState := d.vault.State()
@@ -40,9 +40,10 @@ func (o operator) Status(context.Context, *operatorv1.StatusRequest) (*operatorv
 	s.ClockRollback = at.behind
 	st := d.state()
 	st.mu.RLock()
-	s.Resources, s.Subjects = uint32(len(st.catalog)), uint32(len(st.set.Subjects()))
+	uid := callerOf(ctx).UID
+	s.Resources, s.Subjects, s.Profiles = uint32(st.count(uid)), uint32(len(st.set.Subjects())), uint32(len(st.set.Profiles()))
 	for g := range st.set.Each() {
-		if st.grantState(g, at) == grants.Active {
+		if st.grantState(g, at) == grants.Active && !st.namesHidden(uid, g.Pattern) {
 			s.Grants++
 		}
 	}

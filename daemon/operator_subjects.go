@@ -21,10 +21,13 @@ func (o operator) AddSubject(ctx context.Context, req *operatorv1.AddSubjectRequ
 	if err := checkName("subject", name); err != nil {
 		return nil, err
 	}
-	subject := grants.Subject{Name: name, MinTier: tier, Created: d.clock.now().UTC()}
+	subject := grants.Subject{Name: name, MinTier: tier, UID: req.Uid, Created: d.clock.now().UTC()}
 	err = d.mutate(ctx, func(st *state) (change, error) {
 		if _, exists := st.set.Subject(name); exists {
 			return change{}, refuse("subject %s exists already", name)
+		}
+		if err := d.checkUIDs(st, map[string]*grants.Subject{name: &subject}); err != nil {
+			return change{}, err
 		}
 		c := o.subjectAddition(ctx, subject)
 		c.after = func() { d.hub.listChanged(name) }
@@ -33,7 +36,7 @@ func (o operator) AddSubject(ctx context.Context, req *operatorv1.AddSubjectRequ
 	if err != nil {
 		return nil, err
 	}
-	return &operatorv1.AddSubjectResponse{Subject: o.subject(subject)}, nil
+	return &operatorv1.AddSubjectResponse{Subject: o.subject(ctx, subject)}, nil
 }
 
 // subjectAddition creates a subject.
@@ -112,7 +115,7 @@ func (o operator) SetSubject(ctx context.Context, req *operatorv1.SetSubjectRequ
 	if err := errors.Join(err, endErr); err != nil {
 		return nil, err
 	}
-	return &operatorv1.SetSubjectResponse{Subject: o.subject(subject), EndedRuns: ended}, nil
+	return &operatorv1.SetSubjectResponse{Subject: o.subject(ctx, subject), EndedRuns: ended}, nil
 }
 
 // subjectChange replaces one subject. What it takes away goes at the intent,
@@ -132,6 +135,9 @@ func (o operator) subjectChange(ctx context.Context, before, after grants.Subjec
 	stricter.Disabled = before.Disabled || after.Disabled
 	if !before.MinTier.Satisfies(after.MinTier) {
 		stricter.MinTier = after.MinTier
+	}
+	if before.UID != nil && (after.UID == nil || *after.UID != *before.UID) {
+		stricter.UID = nil // nobody's until the change is applied: another subject may get it by the same one
 	}
 	return change{
 		effects:  []*audit.Entry{e},
@@ -156,7 +162,7 @@ func (d *Daemon) endIneligible(name string) (uint32, error) {
 }
 
 // ListSubjects lists subjects.
-func (o operator) ListSubjects(context.Context, *operatorv1.ListSubjectsRequest) (*operatorv1.ListSubjectsResponse, error) {
+func (o operator) ListSubjects(ctx context.Context, _ *operatorv1.ListSubjectsRequest) (*operatorv1.ListSubjectsResponse, error) {
 	if err := o.d.needUnlocked(); err != nil {
 		return nil, err
 	}
@@ -166,17 +172,17 @@ func (o operator) ListSubjects(context.Context, *operatorv1.ListSubjectsRequest)
 	st.mu.RUnlock()
 	response := &operatorv1.ListSubjectsResponse{}
 	for _, s := range subjects {
-		response.Subjects = append(response.Subjects, o.subject(s))
+		response.Subjects = append(response.Subjects, o.subject(ctx, s))
 	}
 	return response, nil
 }
 
 // subject is a subject with what it holds now.
-func (o operator) subject(s grants.Subject) *operatorv1.Subject {
+func (o operator) subject(ctx context.Context, s grants.Subject) *operatorv1.Subject {
 	st, at := o.d.state(), o.d.clock.read()
 	st.mu.RLock()
 	active := uint32(0)
-	for _, g := range st.set.GrantsOf(s.Name) {
+	for _, g := range st.seen(callerOf(ctx).UID, st.set.GrantsOf(s.Name)) {
 		if st.grantState(g, at) == grants.Active {
 			active++
 		}
@@ -188,7 +194,7 @@ func (o operator) subject(s grants.Subject) *operatorv1.Subject {
 	}
 	return &operatorv1.Subject{
 		Name: s.Name, Enabled: !s.Disabled, MinTier: tier.String(), Created: millis(s.Created), Owner: s.Owner,
-		Grants: active, Runs: o.d.runs.bySubject()[s.Name],
+		Grants: active, Runs: o.d.runs.bySubject()[s.Name], Uid: s.UID,
 	}
 }
 
@@ -204,8 +210,8 @@ func (o operator) RemoveSubject(ctx context.Context, req *operatorv1.RemoveSubje
 			return change{}, err
 		}
 		gone := st.set.GrantsOf(name)
-		response.RevokedGrantIds = grantIDs(gone)
-		c := o.subjectRemoval(ctx, name, gone)
+		response.RevokedGrantIds = grantIDs(st.seen(callerOf(ctx).UID, gone))
+		c := o.subjectRemoval(ctx, name, gone, st.set.ProfilesOf(name))
 		c.after = func() { d.hub.listChanged(name) }
 		return c, nil
 	})
@@ -219,20 +225,40 @@ func (o operator) RemoveSubject(ctx context.Context, req *operatorv1.RemoveSubje
 	return response, nil
 }
 
-// subjectRemoval removes a subject and its grants, which must be named: as many
-// as it has.
-func (o operator) subjectRemoval(ctx context.Context, name string, gone []grants.Grant) change {
+// subjectRemoval removes a subject with its grants and profiles, which must be
+// named: as many as it has.
+func (o operator) subjectRemoval(ctx context.Context, name string, gone []grants.Grant, profiles []grants.Profile) change {
 	e := o.entry(ctx, kindSubjectRemove)
 	e.SubjectID = name
 	revoke := o.revocation(ctx, gone)
+	effects := append([]*audit.Entry{e}, revoke.effects...)
+	for _, p := range profiles {
+		effects = append(effects, o.profileRemoval(ctx, p).effects...)
+	}
 	return change{
-		effects: append([]*audit.Entry{e}, revoke.effects...),
+		effects: effects,
 		write: func(tx *vault.Tx) error {
 			if err := revoke.write(tx); err != nil {
 				return err
+			}
+			for _, p := range profiles {
+				if err := tx.Delete(bucketProfiles, p.Name); err != nil {
+					return err
+				}
 			}
 			return tx.Delete(bucketSubjects, name)
 		},
 		restrict: func(st *state) { revoke.restrict(st); st.set.RemoveSubject(name) },
 	}
+}
+
+// checkUIDs refuses subjects whose uids cannot be theirs. The caller holds
+// changing.mu.
+func (d *Daemon) checkUIDs(st *state, changed map[string]*grants.Subject) error {
+	for name, s := range changed {
+		if before, _ := st.set.Subject(name); s != nil && s.UID != nil && (before.UID == nil || *before.UID != *s.UID) {
+			return refuse("subject %s: a uid cannot be given yet", name)
+		}
+	}
+	return nil
 }

@@ -1,10 +1,13 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
+	"subjectbroker/audit"
 	"subjectbroker/grants"
+	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
 )
 
@@ -78,4 +81,76 @@ func (s *state) loadProfiles(tx *vault.Tx) error {
 		}
 		return s.set.PutProfile(p)
 	})
+}
+
+// toolChange adds or replaces a tool. Runs that are open keep their ceiling.
+func (o operator) toolChange(ctx context.Context, t grants.Tool) change {
+	e := o.entry(ctx, kindToolPut)
+	e.Tool = t.Name
+	return change{
+		effects: []*audit.Entry{e},
+		write: func(tx *vault.Tx) error {
+			row, err := grants.EncodeTool(t)
+			if err != nil {
+				return err
+			}
+			return tx.Put(bucketTools, t.Name, row)
+		},
+		permit: func(st *state) { must(st.set.PutTool(t)) },
+	}
+}
+
+// toolRemoval removes a tool, which no profile lists any more.
+func (o operator) toolRemoval(ctx context.Context, t grants.Tool) change {
+	e := o.entry(ctx, kindToolRemove)
+	e.Tool = t.Name
+	return change{
+		effects:  []*audit.Entry{e},
+		write:    func(tx *vault.Tx) error { return tx.Delete(bucketTools, t.Name) },
+		restrict: func(st *state) { st.set.RemoveTool(t.Name) },
+	}
+}
+
+// profileChange adds or replaces a profile. Runs that are open under it keep
+// their ceiling.
+func (o operator) profileChange(ctx context.Context, p grants.Profile) change {
+	e := o.entry(ctx, kindProfilePut)
+	e.SubjectID, e.ProfileID = p.Subject, p.Name
+	return change{
+		effects: []*audit.Entry{e},
+		write: func(tx *vault.Tx) error {
+			row, err := grants.EncodeProfile(p)
+			if err != nil {
+				return err
+			}
+			return tx.Put(bucketProfiles, p.Name, row)
+		},
+		permit: func(st *state) { must(st.set.PutProfile(p)) },
+	}
+}
+
+// profileRemoval removes a profile. From the intent on its runs are over.
+func (o operator) profileRemoval(ctx context.Context, p grants.Profile) change {
+	e := o.entry(ctx, kindProfileRemove)
+	e.SubjectID, e.ProfileID = p.Subject, p.Name
+	return change{
+		effects:  []*audit.Entry{e},
+		write:    func(tx *vault.Tx) error { return tx.Delete(bucketProfiles, p.Name) },
+		restrict: func(st *state) { st.set.RemoveProfile(p.Name) },
+	}
+}
+
+// endProfile ends the runs under a profile that is not there any more.
+func (d *Daemon) endProfile(name string) error {
+	return d.endRuns(wire.RunEnded, causeProfileRemoved, func(r *run) bool { return r.profile.Name == name && !d.state().stands(r.profile) })
+}
+
+// causeProfileRemoved ends the runs of a profile that was removed.
+const causeProfileRemoved = "PROFILE_REMOVED"
+
+// must is for what was judged already.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
 }

@@ -29,6 +29,7 @@ type facts struct {
 	version uint32 // newest version; 0 for files and for resources without content
 	size    uint64
 	created time.Time
+	owner   *uint32 // whose it is; nil: every operator's
 }
 
 // content reports whether there is anything to read.
@@ -37,8 +38,12 @@ func (f facts) content() bool { return f.file || f.version > 0 }
 // endedGrant is a grant that was revoked, kept for the operator to look at.
 type endedGrant struct {
 	grants.Grant
-	Revoked time.Time
+	Revoked  time.Time
+	Personal *uint32 // whose the resource was that it names; nil: every operator's
 }
+
+// hiddenFrom reports whether an ended grant does not exist for an operator.
+func (e endedGrant) hiddenFrom(uid uint32) bool { return e.Personal != nil && *e.Personal != uid }
 
 // keptEnded is how many revoked grants are remembered.
 const keptEnded = 1000
@@ -76,6 +81,13 @@ type asker struct {
 	tier    grants.Tier
 	profile grants.Profile  // zero: none, and then no ceiling
 	ceiling *grants.Ceiling // of the run under the profile
+	host    bool            // a host asks for a tool of its own, not for ours
+}
+
+// lacksRead reports whether content is read with a tool that the profile does not
+// list, although another tool's requirement may cover the capability.
+func (a asker) lacksRead(c grants.Capability) bool {
+	return c.Action == grants.Read && !a.host && !has(a.profile, toolRead)
 }
 
 // request makes the question for the evaluator. The caller holds mu.
@@ -92,7 +104,11 @@ func (s *state) request(who asker, capability grants.Capability, at reading) gra
 // about resources.
 func (s *state) object(capability grants.Capability) grants.Object {
 	f, ok := s.catalog[capability.Object]
-	return grants.Object{Exists: ok, Secret: f.kind == vault.KindSecret, HasContent: f.content()}
+	o := grants.Object{Exists: ok, Secret: f.kind == vault.KindSecret, HasContent: f.content()}
+	if f.owner != nil {
+		o.Personal, o.OwnerUID = true, *f.owner
+	}
+	return o
 }
 
 // decide judges one request under a read lock.
@@ -100,7 +116,11 @@ func (s *state) decide(who asker, capability grants.Capability, at reading) gran
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	q := s.request(who, capability, at)
-	return grants.Decide(s.set, &q)
+	decision := grants.Decide(s.set, &q)
+	if who.lacksRead(capability) && decision.Outcome != grants.Denied {
+		return grants.Decision{Outcome: grants.Denied, Reason: grants.ReasonAccessDenied, Cause: grants.CauseToolNotListed}
+	}
+	return decision
 }
 
 // readable lists what may be read now, sorted, gated resources included.
@@ -119,6 +139,9 @@ func (s *state) eachReadable(who asker, at reading, names []string, fn func(stri
 		names = s.names
 	}
 	q := s.request(who, grants.Capability{Action: grants.Read}, at)
+	if who.lacksRead(q.Capability) {
+		return
+	}
 	for _, name := range names {
 		q.Capability.Object = name
 		q.Object = s.object(q.Capability)
@@ -169,7 +192,7 @@ func (s *state) drop(name string) {
 }
 
 func factsOf(record vault.Record) facts {
-	f := facts{kind: record.Kind, file: record.File != nil, created: record.Created}
+	f := facts{kind: record.Kind, file: record.File != nil, created: record.Created, owner: ownerOf(record)}
 	if record.File != nil {
 		f.kind, f.size = vault.KindFile, record.File.Size
 	}
@@ -180,9 +203,9 @@ func factsOf(record vault.Record) facts {
 }
 
 // end moves a grant to the ended ones. The caller holds mu for writing.
-func (s *state) end(g grants.Grant, at time.Time) {
-	s.set.RemoveGrant(g.ID)
-	s.ended = append(s.ended, endedGrant{g, at})
+func (s *state) end(e endedGrant) {
+	s.set.RemoveGrant(e.ID)
+	s.ended = append(s.ended, e)
 	if extra := len(s.ended) - keptEnded; extra > 0 {
 		s.ended = slices.Delete(s.ended, 0, extra)
 	}

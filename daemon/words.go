@@ -44,6 +44,11 @@ const (
 
 	kindSubjectRemove audit.Kind = "subject.remove"
 
+	kindProfilePut    audit.Kind = "subject.profile"
+	kindProfileRemove audit.Kind = "subject.profile_remove"
+	kindToolPut       audit.Kind = "operator.tool"
+	kindToolRemove    audit.Kind = "operator.tool_remove"
+
 	kindGrantCreate  audit.Kind = "grant.create"
 	kindGrantDeny    audit.Kind = "grant.deny"
 	kindGrantReplace audit.Kind = "grant.replace"

@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"slices"
+
+	"subjectbroker/grants"
+	"subjectbroker/grants/policy"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// A personal resource is one operator's: of the uid that put it, which is kept in
+// its record. For every other operator it does not exist, in no list and under no
+// verb, and grants of theirs never match it. What they cannot be kept from is the
+// log, which is one chain for all and names resources, and whatever ends access
+// without naming anything: revoking all of a subject, removing the subject, panic.
+
+// personal reports whether a record is of a personal resource.
+func personal(r vault.Record) bool { return r.Domain == policy.DomainPersonal }
+
+// hiddenFrom reports whether a record does not exist for an operator.
+func hiddenFrom(uid uint32, r vault.Record) bool { return personal(r) && r.ByUID != uid }
+
+// hiddenFrom reports whether a resource does not exist for an operator.
+func (f facts) hiddenFrom(uid uint32) bool { return f.owner != nil && *f.owner != uid }
+
+// hidden reports whether there is a resource of that name that does not exist for
+// an operator. The caller holds changing.mu or mu.
+func (s *state) hidden(uid uint32, name string) bool { return s.catalog[name].hiddenFrom(uid) }
+
+// known returns the facts of a resource that must exist for an operator. The
+// caller holds changing.mu or mu.
+func (s *state) known(uid uint32, name string) (facts, error) {
+	f, ok := s.catalog[name]
+	if !ok || f.hiddenFrom(uid) {
+		return facts{}, unknown(wire.UnknownResource, name)
+	}
+	return f, nil
+}
+
+// free refuses a name that an operator cannot take because a resource that does
+// not exist for them has it: names are unique. The caller holds changing.mu.
+func (s *state) free(uid uint32, name string) error {
+	if s.hidden(uid, name) {
+		return refuse("%s cannot be used as a name: choose another", name)
+	}
+	return nil
+}
+
+// namesHidden reports whether a grant names a resource that does not exist for an
+// operator. The caller holds changing.mu or mu.
+func (s *state) namesHidden(uid uint32, p grants.Pattern) bool {
+	return !p.Prefix && p.Action.NamesResource() && s.hidden(uid, p.Object)
+}
+
+// seen is what of a list of grants exists for an operator. The caller holds
+// changing.mu or mu.
+func (s *state) seen(uid uint32, all []grants.Grant) []grants.Grant {
+	return slices.DeleteFunc(slices.Clone(all), func(g grants.Grant) bool { return s.namesHidden(uid, g.Pattern) })
+}
+
+// count is how many resources exist for an operator. The caller holds mu.
+func (s *state) count(uid uint32) int {
+	n := 0
+	for _, f := range s.catalog {
+		if !f.hiddenFrom(uid) {
+			n++
+		}
+	}
+	return n
+}
+
+// setFor is what an operator may be told that a decision about a subject rests
+// on. The caller holds mu.
+func (s *state) setFor(uid uint32, subject string, capability grants.Capability) *grants.Set {
+	if !capability.Action.NamesResource() || !s.hidden(uid, capability.Object) {
+		return s.set
+	}
+	set := grants.NewSet()
+	holder, ok := s.set.Subject(subject)
+	if !ok || set.PutSubject(holder) != nil {
+		return set
+	}
+	for _, g := range s.seen(uid, s.set.GrantsOf(subject)) {
+		if err := set.PutGrant(g); err != nil {
+			panic(err) // it is in a set already
+		}
+	}
+	return set
+}
+
+// ownerOf is the operator whose a record is; nil when it is not personal.
+func ownerOf(r vault.Record) *uint32 {
+	if !personal(r) {
+		return nil
+	}
+	uid := r.ByUID
+	return &uid
+}
