@@ -35,10 +35,11 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// Hidden first arguments: this program as one of its own limits.
+// Hidden first arguments: this program as one of its own limits, or as a client.
 const (
 	asEmptyServer = "empty-server"
 	asEcho        = "echo"
+	asClient      = "client"
 )
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -48,6 +49,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = emptyServer(args[1], stdin)
 	case len(args) == 1 && args[0] == asEcho:
 		err = echoServer(stdin, stdout)
+	case len(args) == 2 && args[0] == asClient:
+		err = clientServer(ctx, args[1], stdin, stdout)
 	default:
 		return bench(ctx, args, stdout, stderr)
 	}
@@ -109,6 +112,7 @@ var groups = []struct {
 	{"cold start and memory", measureStart},
 	{"audit verify", measureVerify},
 	{"keys and checkpoints", measureKeys},
+	{"launch", measureLaunch},
 }
 
 // settings are where and how much to measure.
