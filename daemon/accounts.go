@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"time"
 
@@ -36,7 +35,7 @@ var calls = map[string]call{
 	brokerv1.BrokerService_Report_FullMethodName:        {kindRunReport, "report"},
 	brokerv1.BrokerService_Watch_FullMethodName:         {kindRunWatch, "watch"},
 
-	operatorv1.OperatorService_Status_FullMethodName:         {}, // the only one that writes nothing
+	operatorv1.OperatorService_Status_FullMethodName:         {}, // writes nothing
 	operatorv1.OperatorService_ConfirmClock_FullMethodName:   {kindOperatorClock, "confirm-clock"},
 	operatorv1.OperatorService_Lock_FullMethodName:           {kindVaultLock, "lock"},
 	operatorv1.OperatorService_Unlock_FullMethodName:         {kindVaultUnlock, "unlock"},
@@ -69,54 +68,29 @@ var calls = map[string]call{
 	operatorv1.OperatorService_Explain_FullMethodName:        {kindOperatorRead, "explain"},
 	operatorv1.OperatorService_ListRuns_FullMethodName:       {kindOperatorRead, "list-runs"},
 	operatorv1.OperatorService_EndRun_FullMethodName:         {kindRunEnd, "end-run"},
-	operatorv1.OperatorService_WatchEvents_FullMethodName:    {kindOperatorWatch, "watch-events"},
-	operatorv1.OperatorService_Apply_FullMethodName:          {kindOperatorApply, "apply"},
-	operatorv1.OperatorService_Export_FullMethodName:         {kindOperatorExport, "export"},
-	operatorv1.OperatorService_AuditHead_FullMethodName:      {kindOperatorRead, "audit-head"},
-	operatorv1.OperatorService_ReadAudit_FullMethodName:      {kindOperatorRead, "read-audit"},
-	operatorv1.OperatorService_ListDenials_FullMethodName:    {kindOperatorRead, "list-denials"},
-	operatorv1.OperatorService_PruneAudit_FullMethodName:     {kindOperatorPrune, "prune-audit"},
+	operatorv1.OperatorService_GetOperator_FullMethodName:    {}, // nor does it
+	operatorv1.OperatorService_OpenSession_FullMethodName:    {kindOperatorAuth, "open-session"},
+	operatorv1.OperatorService_CloseSession_FullMethodName:   {kindOperatorAuth, "close-session"},
+
+	operatorv1.OperatorService_SetOperatorPassphrase_FullMethodName: {kindOperatorPassphrase, "set-passphrase"},
+
+	operatorv1.OperatorService_WatchEvents_FullMethodName: {kindOperatorWatch, "watch-events"},
+	operatorv1.OperatorService_Apply_FullMethodName:       {kindOperatorApply, "apply"},
+	operatorv1.OperatorService_Export_FullMethodName:      {kindOperatorExport, "export"},
+	operatorv1.OperatorService_AuditHead_FullMethodName:   {kindOperatorRead, "audit-head"},
+	operatorv1.OperatorService_ReadAudit_FullMethodName:   {kindOperatorRead, "read-audit"},
+	operatorv1.OperatorService_ListDenials_FullMethodName: {kindOperatorRead, "list-denials"},
+	operatorv1.OperatorService_PruneAudit_FullMethodName:  {kindOperatorPrune, "prune-audit"},
 }
 
-// exempt reports whether an RPC writes no entry: status, health, reflection.
+// exempt reports whether an RPC writes no entry: status, also the operator's own,
+// health, reflection.
 func exempt(full string) bool {
-	return full == operatorv1.OperatorService_Status_FullMethodName || !strings.HasPrefix(full, "/subjectbroker.")
+	return full == operatorv1.OperatorService_Status_FullMethodName || full == operatorv1.OperatorService_GetOperator_FullMethodName || exemptService(full)
 }
 
-// authorise lets only plain peers with the daemon's own uid become the operator.
-func (d *Daemon) authorise(ctx context.Context, full string) error {
-	p := callerOf(ctx)
-	if p.Class == peer.Plain && int(p.UID) == os.Geteuid() && p.Alive() {
-		return nil
-	}
-	accountFor(ctx)
-	e := audit.Entry{
-		Kind: kindOperatorRefuse, Peer: peerEntry(p), Action: calls[full].action,
-		Decision: decisionDeny, ReasonCode: string(wire.AccessDenied), Cause: causeOperatorRefused,
-	}
-	if err := d.recordDenial(ctx, p, e); err != nil {
-		return err
-	}
-	refusal := wire.Deny(wire.AccessDenied)
-	refusal.Cause = causeOperatorRefused
-	return refusal
-}
-
-const causeOperatorRefused = "OPERATOR_REFUSED"
-
-func (d *Daemon) authoriseUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := d.authorise(ctx, info.FullMethod); err != nil {
-		return nil, err
-	}
-	return handler(ctx, req)
-}
-
-func (d *Daemon) authoriseStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if err := d.authorise(stream.Context(), info.FullMethod); err != nil {
-		return err
-	}
-	return handler(srv, stream)
-}
+// exemptService reports whether an RPC is not ours: health, reflection.
+func exemptService(full string) bool { return !strings.HasPrefix(full, "/subjectbroker.") }
 
 // accountUnary writes the entry of every operator call that did not write one
 // itself, and lets no answer out before it is durable.
@@ -147,13 +121,16 @@ func (d *Daemon) accountStream(srv any, stream grpc.ServerStream, info *grpc.Str
 
 func (d *Daemon) account(ctx context.Context, full string, outcome error) error {
 	accountFor(ctx)
-	c := calls[full]
-	e := audit.Entry{Kind: c.kind, Peer: peerEntry(callerOf(ctx)), Action: c.action, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
+	c, p := calls[full], callerOf(ctx)
+	e := audit.Entry{Kind: c.kind, SessionID: d.sessions.of(p, d.clock.read()), Peer: peerEntry(p), Action: c.action, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
 	if outcome != nil {
 		e.Decision = decisionError
 		e.ReasonCode = string(refusal(outcome).Reason)
 		if typed, ok := errors.AsType[*wire.Error](outcome); ok && typed.Cause != "" {
 			e.Cause = typed.Cause
+		}
+		if e.Cause == causeAuthRequired {
+			e.Decision = decisionDeny
 		}
 	}
 	write := (*audit.Log).Record

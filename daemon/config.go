@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -23,7 +25,12 @@ type fileConfig struct {
 	log         string
 	socketDir   string
 	head        headPlaces
+	operators   []uint32 // beside the daemon's own uid
+	noGuard     bool     // operatorGuard: false
 }
+
+// maxOperators is how many uids may be operators.
+const maxOperators = 64
 
 // maxConfigSize is the largest config.yaml, in bytes.
 const maxConfigSize = 64 << 10
@@ -149,8 +156,11 @@ func isPlain(node *yaml.Node) bool {
 }
 
 func (c *fileConfig) set(key string, value *yaml.Node) error {
-	if key == "audit" {
+	switch key {
+	case "audit":
 		return eachKey(value, c.head.set)
+	case "operators":
+		return c.setOperators(value)
 	}
 	if !isPlain(value) {
 		return fmt.Errorf("%s: want a plain value", key)
@@ -171,8 +181,38 @@ func (c *fileConfig) set(key string, value *yaml.Node) error {
 		return oneOf(key, value, "text", "json")
 	case "socketDir":
 		return absolute(key, value, &c.socketDir)
+	case "operatorGuard":
+		c.noGuard = value.Value == "false"
+		if value.Tag != "!!bool" {
+			return fmt.Errorf("%s: want true or false", key)
+		}
+		return oneOfWords(key, value, "true", "false")
 	}
 	return fmt.Errorf("the key %s is not known", key)
+}
+
+// setOperators takes a list of uids, none of which may stand twice.
+func (c *fileConfig) setOperators(value *yaml.Node) error {
+	if value.Kind != yaml.SequenceNode || value.Anchor != "" || value.Style&yaml.TaggedStyle != 0 {
+		return errors.New("operators: want a list of uids")
+	}
+	if len(value.Content) > maxOperators {
+		return fmt.Errorf("operators: at most %d uids", maxOperators)
+	}
+	for _, item := range value.Content {
+		if !isPlain(item) || item.Tag != "!!int" {
+			return atLine(item, errors.New("operators: want a list of uids"))
+		}
+		uid, err := strconv.ParseUint(item.Value, 10, 32)
+		if err != nil || uid >= 1<<32-1 { // the last one means "no uid" to the kernel
+			return atLine(item, errors.New("operators: want a list of uids"))
+		}
+		if slices.Contains(c.operators, uint32(uid)) {
+			return atLine(item, fmt.Errorf("operators: uid %d stands twice", uid))
+		}
+		c.operators = append(c.operators, uint32(uid))
+	}
+	return nil
 }
 
 // headPlaces says where the log's head is kept outside the home.
@@ -217,10 +257,15 @@ func absolute(key string, value *yaml.Node, into *string) error {
 }
 
 func oneOf(key string, value *yaml.Node, allowed ...string) error {
-	for _, a := range allowed {
-		if value.Tag == "!!str" && value.Value == a {
-			return nil
-		}
+	if value.Tag != "!!str" {
+		return fmt.Errorf("%s: want one of %s", key, strings.Join(allowed, ", "))
+	}
+	return oneOfWords(key, value, allowed...)
+}
+
+func oneOfWords(key string, value *yaml.Node, allowed ...string) error {
+	if slices.Contains(allowed, value.Value) {
+		return nil
 	}
 	return fmt.Errorf("%s: want one of %s", key, strings.Join(allowed, ", "))
 }

@@ -84,6 +84,12 @@ type Daemon struct {
 	runs     *runs
 	hub      *hub
 	budgets  budgets
+	doors    *doors
+	guard    *guard
+	sessions *sessions
+	trying   sync.Mutex // held while a passphrase of the operator is judged
+
+	passwd, groups string // files that say who belongs to which group
 
 	scratches  atomic.Int32             // copies of the vault that backups hold
 	copying    sync.RWMutex             // held for reading while a backup reads the log, for writing by a prune
@@ -136,7 +142,7 @@ func startAndServe(ctx context.Context, cfg Config, rotate <-chan os.Signal) err
 	}
 	defer lock.Close()
 	defer d.close()
-	socks, err := listenAll(d.socketDir)
+	socks, err := d.listenAll()
 	if err != nil {
 		return err
 	}
@@ -188,7 +194,7 @@ func checkPlaces(socketDir string) error {
 			return fault(wire.SocketUnsafe, "%s exists and is not a socket", path)
 		}
 		if dir := filepath.Dir(path); err == nil {
-			if err := checkDir(dir, 0o700); err != nil {
+			if err := checkDir(dir, 0o700); err != nil && checkDir(dir, audience{shared: true}.dirMode()) != nil {
 				return fault(wire.SocketUnsafe, "%w", err)
 			}
 		}
@@ -206,6 +212,8 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.life, d.endLife = context.WithCancel(context.Background())
 	d.upkeep = newUpkeep()
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
+	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(true), newSessions()
+	d.passwd, d.groups = passwdFile, groupFile
 	if d.socketDir == "" {
 		d.socketDir = settings.socketDir
 	}

@@ -84,6 +84,7 @@ func (d *Daemon) commit(ctx context.Context, st *state, c change) (err error) {
 	if err != nil {
 		return d.unmutate(j, err)
 	}
+	d.followSubjects()
 	if c.after != nil {
 		c.after()
 	}

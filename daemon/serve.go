@@ -87,7 +87,7 @@ func (d *Daemon) newBrokerServer() *server {
 func (d *Daemon) newOperatorServer() *server {
 	g := newGate(d)
 	s := grpc.NewServer(d.serverOptions(g, wire.MaxMessage,
-		[]grpc.UnaryServerInterceptor{d.recoverUnary, wipeRequest, d.meterUnary(g.unread), d.authoriseUnary, d.accountUnary, d.untilStop},
+		[]grpc.UnaryServerInterceptor{d.recoverUnary, wipeRequest, d.meterUnary(g.unread), d.authoriseUnary, d.accountUnary, d.needUnary, d.untilStop},
 		[]grpc.StreamServerInterceptor{d.recoverStream, d.authoriseStream, d.accountStream})...)
 	operatorv1.RegisterOperatorServiceServer(s, operator{d: d})
 	grpc_health_v1.RegisterHealthServer(s, health.NewServer())

@@ -335,6 +335,7 @@ func (d *Daemon) enter(operator bool) error {
 	d.current.Store(st)
 	d.locking.set(unlocked, "")
 	d.checkpointLocked()
+	d.followSubjects()
 	d.hub.listChanged()
 	d.migrate()
 	d.upkeep.wake()
@@ -458,6 +459,7 @@ func (d *Daemon) lock(ctx context.Context, e audit.Entry, reason string) error {
 	// Nothing is in force from here on, whatever the disk does to what follows.
 	d.locking.set(lockedByOperator, reason)
 	d.current.Store(newState())
+	d.sessions.endAll()
 	err := d.endRuns(wire.VaultLocked, "LOCKED", func(*run) bool { return true })
 	defer d.vault.Interrupt()() // a purge or a backup would keep the keys here until it is done
 	d.changing.mu.Lock()

@@ -61,7 +61,9 @@ const (
 	kindOperatorApply  audit.Kind = "operator.apply"
 	kindOperatorExport audit.Kind = "operator.export"
 	kindOperatorPrune  audit.Kind = "operator.prune"
-	kindOperatorRefuse audit.Kind = "operator.refuse"
+
+	kindOperatorAuth       audit.Kind = "operator.auth"
+	kindOperatorPassphrase audit.Kind = "operator.passphrase"
 )
 
 // Decisions and disclosures, as entries spell them.

@@ -1,0 +1,208 @@
+package daemon
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"subjectbroker/daemon/peer"
+)
+
+// guard keeps eager agents from the operator's socket. While a shim is
+// connected, the process that started it, an agent, and whatever that starts
+// itself are refused there, and so an agent that finds sbctl in its PATH does not
+// grant itself what it was denied. It is no boundary: a process of the same uid
+// can leave its tree, or have a shell on a terminal do what it wants.
+type guard struct {
+	off bool
+
+	mu     sync.Mutex
+	agents map[*peer.Peer]peer.ProcessKey // by the shims that were looked at; the zero key: a person started it
+}
+
+func newGuard(off bool) *guard {
+	return &guard{off: off, agents: map[*peer.Peer]peer.ProcessKey{}}
+}
+
+// on reports whether the guard keeps anybody off.
+func (g *guard) on() bool { return !g.off && guardable }
+
+// passes reports whether a peer may be the operator while these runs are open. A
+// walk that does not come out is walked again; one that never does is refused:
+// only processes whose parents end just then have one.
+func (g *guard) passes(p *peer.Peer, open []*run) bool {
+	if !g.on() {
+		return true
+	}
+	agents := g.agentsOf(open)
+	if len(agents) == 0 {
+		return true
+	}
+	line, err := walk(p.PID)
+	if err != nil {
+		return errors.Is(err, peer.ErrPlatform)
+	}
+	return !under(line, agents)
+}
+
+// agentsOf are the processes that started the shims of these runs.
+func (g *guard) agentsOf(open []*run) []peer.ProcessKey {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	shims := map[*peer.Peer]bool{}
+	var agents []peer.ProcessKey
+	for _, r := range open {
+		if r.peer.Class != peer.Plain || shims[r.peer] || !r.peer.Alive() {
+			continue
+		}
+		shims[r.peer] = true
+		key, known := g.agents[r.peer]
+		if !known {
+			line, err := walk(r.peer.PID)
+			if err != nil {
+				continue // it ends, or its parent did just now
+			}
+			key, _ = agentOf(line)
+			g.agents[r.peer] = key
+		}
+		if key != (peer.ProcessKey{}) && !slices.Contains(agents, key) {
+			agents = append(agents, key)
+		}
+	}
+	for p := range g.agents {
+		if !shims[p] {
+			delete(g.agents, p)
+		}
+	}
+	return agents
+}
+
+// walk is peer.Ancestry, again when a parent ended meanwhile.
+func walk(pid int32) (line []peer.Process, err error) {
+	for range 5 {
+		if line, err = peer.Ancestry(pid); err == nil || errors.Is(err, peer.ErrPlatform) {
+			break
+		}
+	}
+	return line, err
+}
+
+// agentOf is the process that started a shim: the first of its ancestors that
+// does more than start another program. false: a person or a service manager
+// did. The line begins with the shim.
+func agentOf(line []peer.Process) (peer.ProcessKey, bool) {
+	for i, p := range line {
+		switch {
+		case i == 0:
+		case trusted(p):
+			return peer.ProcessKey{}, false
+		case !starter(p):
+			return p.Key(), true
+		}
+	}
+	return peer.ProcessKey{}, false
+}
+
+// under reports whether one of agents is in the line of a process, or is that
+// process, with nobody trusted in between.
+func under(line []peer.Process, agents []peer.ProcessKey) bool {
+	for _, p := range line {
+		switch {
+		case trusted(p):
+			return false
+		case slices.ContainsFunc(agents, func(a peer.ProcessKey) bool { return a.PID == p.PID && a.Start == p.Start }):
+			return true
+		}
+	}
+	return false
+}
+
+// trusted is where a walk ends: at the first process, at a service manager, and
+// at a shell that a person types into.
+func trusted(p peer.Process) bool {
+	return p.PID == 1 || serviceManagers[p.Name] || interactive(p)
+}
+
+var serviceManagers = map[string]bool{"systemd": true, "launchd": true}
+
+// shells, by the names of their programs.
+var shells = map[string]bool{
+	"sh": true, "bash": true, "dash": true, "ash": true, "ksh": true, "mksh": true, "zsh": true, "fish": true, "busybox": true, "nu": true, "tcsh": true, "csh": true,
+}
+
+// starters are programs that do nothing but start another one.
+var starters = map[string]bool{
+	"env": true, "npx": true, "npm": true, "pnpm": true, "pnpx": true, "yarn": true, "bunx": true, "uvx": true, "nice": true, "nohup": true, "setsid": true,
+	"timeout": true, "stdbuf": true, "script": true, "unshare": true, "setpriv": true, "direnv": true, "mise": true, "sudo": true, "su": true, "doas": true, "runuser": true, "sbctl": true,
+}
+
+// engines run programs whose names are their first argument.
+var engines = map[string]bool{"node": true, "nodejs": true, "bun": true, "deno": true}
+
+// programOf is the name of the program that a process runs, without the dash of
+// a login shell.
+func programOf(p peer.Process) string {
+	if p.Exe != "" {
+		name := filepath.Base(strings.TrimSuffix(p.Exe, " (deleted)"))
+		if shells[name] || engines[name] || starters[name] {
+			return name
+		}
+	}
+	return strings.TrimPrefix(p.Name, "-")
+}
+
+// interactive reports that a process is a shell that leads the session of a
+// terminal and reads what is typed there: no command and no script was given to
+// it. An agent that starts one gets past the guard.
+func interactive(p peer.Process) bool {
+	if p.Session != p.PID || p.TTY == 0 || !shells[programOf(p)] {
+		return false
+	}
+	words := strings.Fields(p.Command)
+	operand := false // of the option before
+	for _, word := range words[min(1, len(words)):] {
+		long := strings.HasPrefix(word, "--")
+		switch {
+		case operand:
+			operand = false
+		case word == "--init-command" || word == "-C": // fish, and what follows is a command line
+			return true
+		case operands[word]:
+			operand = true
+		case programOf(p) == "busybox" && shells[word]:
+		case !strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "+"):
+			return false
+		case !long && strings.Contains(word, "c"), word == "--command":
+			return false
+		}
+	}
+	return true
+}
+
+// operands are options of shells that take the next word.
+var operands = map[string]bool{"--init-file": true, "--rcfile": true, "-o": true, "+o": true, "-O": true, "+O": true}
+
+// starter reports that a process only stands between an agent and what that
+// started.
+func starter(p peer.Process) bool {
+	name := programOf(p)
+	if shells[name] || starters[name] {
+		return true
+	}
+	if strings.HasPrefix(p.Name, "npm ") || strings.HasPrefix(p.Name, "npx ") { // how npm calls itself
+		return true
+	}
+	if !engines[name] {
+		return false
+	}
+	for _, word := range strings.Fields(p.Command)[min(1, len(strings.Fields(p.Command))):] {
+		if strings.HasPrefix(word, "-") {
+			continue
+		}
+		script := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(word), ".js"), ".cjs")
+		return starters[strings.TrimSuffix(script, "-cli")]
+	}
+	return false
+}

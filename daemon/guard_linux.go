@@ -1,0 +1,4 @@
+package daemon
+
+// guardable says that the ancestors of a process can be looked up here.
+const guardable = true

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package daemon
+
+// guardable says that the ancestors of a process can be looked up here.
+const guardable = false
