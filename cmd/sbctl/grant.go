@@ -17,7 +17,7 @@ type grantCmd struct {
 	TTL             string   `name:"ttl" xor:"end" placeholder:"D" help:"How long it holds: 90m, 2h, 7d; none says that no default limit may apply."`
 	Until           string   `xor:"end" placeholder:"T" help:"When it ends: 18:00, \"tomorrow 09:00\" or RFC 3339."`
 	Uses            *uint64  `placeholder:"N" help:"How often it may be used."`
-	Tier            string   `placeholder:"T" help:"Minimum tier of the run: cooperative, bound or sandboxed."`
+	Tier            string   `placeholder:"TIER" help:"Minimum tier of the run: cooperative, bound or sandboxed."`
 	Disclose        bool     `help:"Let the subject see content of kind secret."`
 	RequireApproval bool     `help:"Every use needs a person's approval."`
 	Note            string   `placeholder:"T" help:"A note for people."`
@@ -34,7 +34,7 @@ wildcards never match content of kind secret.
 
 Reading a secret needs --disclose: the agent sees the value and may keep it in
 its transcript. Such a grant without a limit gets one hour; --ttl none says that
-it really has none.
+it really has none. What is personal is granted only by the operator who put it.
 
 Examples:
   sbctl grant worker design-doc
@@ -102,6 +102,7 @@ func (a *app) printGrants(grants []*operatorv1.Grant, one bool) error {
 				{Name: "used", Value: usesOf(g)},
 				{Name: "conditions", Value: conditionsOf(g)},
 				{Name: "state", Value: g.GetState()},
+				{Name: "granted by", Value: uidWords(g.GrantedBy)},
 				{Name: "note", Value: g.GetNote()},
 			},
 			Value: viewGrant(g),
@@ -156,7 +157,9 @@ type grantsCmd struct {
 
 // Help is the manual of grants.
 func (grantsCmd) Help() string {
-	return `Examples:
+	return `BY is the uid of the operator who granted it.
+
+Examples:
   sbctl grants
   sbctl grants --subject worker --all`
 }
@@ -173,17 +176,21 @@ func (c grantsCmd) Run(ctx context.Context, a *app) error {
 type explainCmd struct {
 	Subject    string `arg:"" help:"Name of the subject."`
 	Capability string `arg:"" name:"cap" help:"The capability; without an action it is read:."`
-	Tier       string `placeholder:"T" help:"Tier of the run to assume (default: cooperative)."`
+	Profile    string `placeholder:"P" help:"Profile of the run to assume; without it the run has none."`
+	Tier       string `placeholder:"TIER" help:"Tier of the run to assume (default: cooperative)."`
 }
 
 // Help is the manual of explain.
 func (explainCmd) Help() string {
-	return `The trace comes from the evaluator that also decides; nothing is used up. The
-exit code is 0 for allow and 3 for anything else.
+	return `The trace comes from the evaluator that also decides; nothing is used up. Under a
+profile a run reaches at most what the tools that it lists require, narrowed by its
+caps: the trace names the step that stops it. The exit code is 0 for allow and 3
+for anything else.
 
 Examples:
   sbctl explain worker design-doc
-  sbctl explain worker use:github.token --tier bound`
+  sbctl explain worker use:github.token --tier bound
+  sbctl explain worker reach:api.github.com --profile coder`
 }
 
 type stepView struct {
@@ -197,6 +204,7 @@ type explainView struct {
 	SubjectID  string     `json:"subjectId"`
 	Capability string     `json:"capability"`
 	Tier       string     `json:"tier"`
+	Profile    string     `json:"profile,omitempty"`
 	Decision   string     `json:"decision"`
 	ReasonCode string     `json:"reasonCode"`
 	Cause      string     `json:"cause,omitempty"`
@@ -208,12 +216,12 @@ type explainView struct {
 func (c explainCmd) Run(ctx context.Context, a *app) error {
 	capability := readCapability(c.Capability)
 	got, err := call(ctx, a, fmt.Sprintf("explaining %s for %s", capability, c.Subject),
-		&operatorv1.ExplainRequest{Subject: c.Subject, Capability: capability, Tier: c.Tier}, operatorv1.OperatorServiceClient.Explain)
+		&operatorv1.ExplainRequest{Subject: c.Subject, Capability: capability, Tier: c.Tier, Profile: c.Profile}, operatorv1.OperatorServiceClient.Explain)
 	if err != nil {
 		return err
 	}
 	view := explainView{
-		SubjectID: c.Subject, Capability: capability, Tier: c.Tier, Decision: got.GetDecision(), ReasonCode: got.GetReasonCode(),
+		SubjectID: c.Subject, Capability: capability, Tier: c.Tier, Profile: c.Profile, Decision: got.GetDecision(), ReasonCode: got.GetReasonCode(),
 		Cause: got.GetCause(), GrantID: got.GetGrantId(), Steps: []stepView{},
 	}
 	if view.Tier == "" {
@@ -229,7 +237,8 @@ func (c explainCmd) Run(ctx context.Context, a *app) error {
 		Fields: []ui.Field{
 			{Name: "decision", Value: view.Decision},
 			{Name: "reason", Value: view.ReasonCode},
-			{Name: "cause", Value: view.Cause},
+			{Name: "cause", Value: withMeaning(view.Cause)},
+			{Name: "profile", Value: view.Profile},
 			{Name: "grant", Value: view.GrantID},
 		},
 		Value: view,

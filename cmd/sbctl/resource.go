@@ -35,16 +35,20 @@ type resourceAddCmd struct {
 	File string `required:"" placeholder:"PATH" help:"The file. No part of the path may be a symbolic link."`
 	Pin  string `enum:"content,path" default:"content" placeholder:"content|path" help:"What must stay as it is (default: content)."`
 	Note string `placeholder:"T" help:"A note for people."`
+
+	Domain string `enum:",personal" default:"" placeholder:"personal" help:"personal: only the operator who adds it can grant it or look at it."`
 }
 
 // Help is the manual of resource add.
 func (resourceAddCmd) Help() string {
 	return `The daemon opens the file itself, without following links, and remembers its
-identity and its SHA-256.
+identity and its SHA-256. What is personal belongs to your uid: no other operator
+can grant it or look at it.
 
 Examples:
   sbctl resource add readme --file ./README.md
-  sbctl resource add journal --file ~/notes/today.md --pin path`
+  sbctl resource add journal --file ~/notes/today.md --pin path
+  sbctl resource add diary --file ~/diary.md --pin path --domain personal`
 }
 
 // Run registers a file.
@@ -54,7 +58,7 @@ func (c resourceAddCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return fail(err, "%s", doing)
 	}
-	got, err := call(ctx, a, doing, &operatorv1.AddFileRequest{Name: c.Name, Path: path, Pin: c.Pin, Note: c.Note}, operatorv1.OperatorServiceClient.AddFile)
+	got, err := call(ctx, a, doing, &operatorv1.AddFileRequest{Name: c.Name, Path: path, Pin: c.Pin, Note: c.Note, Domain: c.Domain}, operatorv1.OperatorServiceClient.AddFile)
 	if err != nil {
 		return err
 	}
@@ -76,12 +80,12 @@ func (resourceListCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	list := ui.List{Head: []string{"NAME", "TYPE", "KIND", "VERSION", "SIZE", "UPDATED", "FILE", "NOTE"}}
+	list := ui.List{Head: []string{"NAME", "TYPE", "KIND", "VERSION", "SIZE", "UPDATED", "DOMAIN", "FILE", "NOTE"}}
 	views := make([]resourceView, 0, len(resources))
 	for _, r := range resources {
 		list.IDs = append(list.IDs, r.GetName())
 		list.Rows = append(list.Rows, []string{
-			r.GetName(), r.GetType(), r.GetKind(), versionWords(r), ui.Size(r.GetSize()), a.out.When(r.GetUpdated()), r.GetPath(), r.GetNote(),
+			r.GetName(), r.GetType(), r.GetKind(), versionWords(r), ui.Size(r.GetSize()), a.out.When(r.GetUpdated()), r.GetDomain(), r.GetPath(), r.GetNote(),
 		})
 		views = append(views, viewResource(r))
 	}

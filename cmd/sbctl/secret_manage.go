@@ -37,11 +37,11 @@ func (secretListCmd) Run(ctx context.Context, a *app) error {
 			sealed = append(sealed, r)
 		}
 	}
-	list := ui.List{Head: []string{"NAME", "KIND", "VERSION", "SIZE", "UPDATED", "NOTE"}}
+	list := ui.List{Head: []string{"NAME", "KIND", "VERSION", "SIZE", "UPDATED", "DOMAIN", "NOTE"}}
 	views := make([]resourceView, 0, len(sealed))
 	for _, r := range sealed {
 		list.IDs = append(list.IDs, r.GetName())
-		list.Rows = append(list.Rows, []string{r.GetName(), r.GetKind(), versionWords(r), ui.Size(r.GetSize()), a.out.When(r.GetUpdated()), r.GetNote()})
+		list.Rows = append(list.Rows, []string{r.GetName(), r.GetKind(), versionWords(r), ui.Size(r.GetSize()), a.out.When(r.GetUpdated()), r.GetDomain(), r.GetNote()})
 		views = append(views, viewResource(r))
 	}
 	list.Items = views

@@ -21,6 +21,7 @@ type secretPutCmd struct {
 	FromFile string `placeholder:"F" help:"Read the content from this file; - is standard input."`
 	Kind     string `enum:",text,secret,binary" default:"" placeholder:"text|secret|binary" help:"Kind of the content. Default: secret when typed; else text when it is UTF-8 without NUL, else binary."`
 	Note     string `placeholder:"T" help:"A note for people; without it the present one stays."`
+	Domain   string `enum:",personal" default:"" placeholder:"personal" help:"personal: only the operator who puts it can grant it or look at it. A name keeps its domain."`
 	IfAbsent bool   `help:"Refuse when the name exists already."`
 	Trim     bool   `xor:"newline" help:"Remove one newline at the end."`
 	Exact    bool   `xor:"newline" help:"Keep a newline at the end of a secret from standard input."`
@@ -36,13 +37,15 @@ standard input that ends in one newline is refused: echo and editors add one,
 and it would become part of the secret. --trim removes it, --exact keeps it.
 
 The kind of a name never changes. When subjects hold the present version they
-are named: they read the new one from now on.
+are named: they read the new one from now on. What is personal belongs to your uid:
+no other operator can grant it or look at it.
 
 Examples:
   sbctl secret put github.token
   sbctl secret put design-doc --from-file design.md --note "as reviewed"
   pass show api | sbctl secret put api.key --kind secret --trim -
-  sbctl secret put deploy-key --from-file id_ed25519 --kind secret`
+  sbctl secret put deploy-key --from-file id_ed25519 --kind secret
+  sbctl secret put diary.pin --domain personal`
 }
 
 type putView struct {
@@ -76,7 +79,7 @@ func (c secretPutCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	put, err := call(ctx, a, doing, &operatorv1.PutSecretRequest{
-		Name: c.Name, Content: bytes, Kind: kind, Note: c.Note, IfAbsent: c.IfAbsent,
+		Name: c.Name, Content: bytes, Kind: kind, Note: c.Note, IfAbsent: c.IfAbsent, Domain: c.Domain,
 	}, operatorv1.OperatorServiceClient.PutSecret)
 	if err != nil {
 		return err
@@ -96,6 +99,7 @@ func (a *app) showPut(put *operatorv1.PutSecretResponse) error {
 			{Name: "kind", Value: r.GetKind()},
 			{Name: "version", Value: fmt.Sprint(r.GetVersion())},
 			{Name: "size", Value: ui.Size(r.GetSize())},
+			{Name: "domain", Value: r.GetDomain()},
 		},
 		Value: putView{viewResource(r), append([]string{}, put.GetReaders()...)},
 	})

@@ -27,22 +27,30 @@ can do nothing until it is granted something.`
 }
 
 type subjectAddCmd struct {
-	Subject string `arg:"" help:"Name: letters, digits, dot, dash, underscore."`
-	MinTier string `placeholder:"T" help:"Minimum tier of its runs: cooperative (default), bound or sandboxed."`
+	Subject string  `arg:"" help:"Name: letters, digits, dot, dash, underscore."`
+	UID     *uint32 `name:"uid" placeholder:"N" help:"The uid that is this subject and nothing else."`
+	MinTier string  `placeholder:"TIER" help:"Minimum tier of its runs: cooperative (default), bound or sandboxed."`
 }
 
 // Help is the manual of subject add.
 func (subjectAddCmd) Help() string {
 	return `A run whose tier is below the minimum is refused everything, whatever it was
-granted.
+granted. A minimum above cooperative needs an operator's passphrase, or another uid
+as operator, to be set.
+
+With --uid every process of that uid is the subject, whatever it claims, at tier
+separate. It is the uid of no operator, of no other subject and not 0, and the
+daemon's sockets lie outside its home ("man sbd").
 
 Examples:
-  sbctl subject add worker`
+  sbctl subject add worker
+  sbctl subject add worker --min-tier bound
+  sbctl subject add worker --uid 1001`
 }
 
 // Run creates a subject.
 func (c subjectAddCmd) Run(ctx context.Context, a *app) error {
-	got, err := call(ctx, a, "adding subject "+c.Subject, &operatorv1.AddSubjectRequest{Name: c.Subject, MinTier: c.MinTier}, operatorv1.OperatorServiceClient.AddSubject)
+	got, err := call(ctx, a, "adding subject "+c.Subject, &operatorv1.AddSubjectRequest{Name: c.Subject, MinTier: c.MinTier, Uid: c.UID}, operatorv1.OperatorServiceClient.AddSubject)
 	if err != nil {
 		return err
 	}
@@ -51,12 +59,16 @@ func (c subjectAddCmd) Run(ctx context.Context, a *app) error {
 
 type subjectSetCmd struct {
 	Subject string `arg:"" help:"Name of the subject."`
-	MinTier string `required:"" placeholder:"T" help:"New minimum tier: cooperative, bound or sandboxed."`
+	MinTier string `required:"" placeholder:"TIER" help:"New minimum tier: cooperative, bound or sandboxed."`
 }
 
 // Help is the manual of subject set.
 func (subjectSetCmd) Help() string {
-	return `Examples:
+	return `Raising it above cooperative needs an operator's passphrase, or another uid as
+operator, to be set.
+
+Examples:
+  sbctl subject set worker --min-tier bound
   sbctl subject set worker --min-tier cooperative`
 }
 
@@ -156,12 +168,12 @@ func (subjectListCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) subjectList(subjects []*operatorv1.Subject) ui.List {
-	list := ui.List{Head: []string{"SUBJECT", "ENABLED", "MIN TIER", "GRANTS", "RUNS", "CREATED"}}
+	list := ui.List{Head: []string{"SUBJECT", "ENABLED", "MIN TIER", "UID", "GRANTS", "RUNS", "CREATED"}}
 	views := make([]subjectView, 0, len(subjects))
 	for _, s := range subjects {
 		list.IDs = append(list.IDs, s.GetName())
 		list.Rows = append(list.Rows, []string{
-			s.GetName(), yesNo(s.GetEnabled()), s.GetMinTier(), fmt.Sprint(s.GetGrants()), fmt.Sprint(s.GetRuns()), a.out.When(s.GetCreated()),
+			s.GetName(), yesNo(s.GetEnabled()), s.GetMinTier(), uidWords(s.Uid), fmt.Sprint(s.GetGrants()), fmt.Sprint(s.GetRuns()), a.out.When(s.GetCreated()),
 		})
 		views = append(views, viewSubject(s))
 	}
@@ -255,6 +267,7 @@ func (a *app) subjectFields(s *operatorv1.Subject) []ui.Field {
 		{Name: "subject", Value: s.GetName()},
 		{Name: "enabled", Value: yesNo(s.GetEnabled())},
 		{Name: "min tier", Value: s.GetMinTier()},
+		{Name: "uid", Value: uidWords(s.Uid)},
 		{Name: "grants", Value: fmt.Sprint(s.GetGrants())},
 		{Name: "runs", Value: fmt.Sprint(s.GetRuns())},
 		{Name: "created", Value: a.out.When(s.GetCreated())},

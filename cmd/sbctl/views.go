@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os/user"
+	"strconv"
 	"strings"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
@@ -52,37 +54,39 @@ func viewVersions(versions []*operatorv1.Version) []versionView {
 }
 
 type subjectView struct {
-	SubjectID string `json:"subjectId"`
-	Enabled   bool   `json:"enabled"`
-	MinTier   string `json:"minTier"`
-	Created   string `json:"created"`
-	Owner     string `json:"owner,omitempty"`
-	Grants    uint32 `json:"grants"`
-	Runs      uint32 `json:"runs"`
+	SubjectID string  `json:"subjectId"`
+	Enabled   bool    `json:"enabled"`
+	MinTier   string  `json:"minTier"`
+	UID       *uint32 `json:"uid,omitempty"`
+	Created   string  `json:"created"`
+	Owner     string  `json:"owner,omitempty"`
+	Grants    uint32  `json:"grants"`
+	Runs      uint32  `json:"runs"`
 }
 
 func viewSubject(s *operatorv1.Subject) subjectView {
 	return subjectView{
-		SubjectID: s.GetName(), Enabled: s.GetEnabled(), MinTier: s.GetMinTier(), Created: ui.Stamp(s.GetCreated()),
+		SubjectID: s.GetName(), Enabled: s.GetEnabled(), MinTier: s.GetMinTier(), UID: s.Uid, Created: ui.Stamp(s.GetCreated()),
 		Owner: s.GetOwner(), Grants: s.GetGrants(), Runs: s.GetRuns(),
 	}
 }
 
 type grantView struct {
-	GrantID         string `json:"grantId"`
-	SubjectID       string `json:"subjectId"`
-	Capability      string `json:"capability"`
-	Effect          string `json:"effect"`
-	Until           string `json:"until,omitempty"`
-	Uses            uint64 `json:"uses,omitempty"`
-	Used            uint64 `json:"used"`
-	Tier            string `json:"tier,omitempty"`
-	RequireApproval bool   `json:"requireApproval"`
-	Disclose        bool   `json:"disclose"`
-	Note            string `json:"note,omitempty"`
-	Created         string `json:"created"`
-	State           string `json:"state"`
-	Owner           string `json:"owner,omitempty"`
+	GrantID         string  `json:"grantId"`
+	SubjectID       string  `json:"subjectId"`
+	Capability      string  `json:"capability"`
+	Effect          string  `json:"effect"`
+	Until           string  `json:"until,omitempty"`
+	Uses            uint64  `json:"uses,omitempty"`
+	Used            uint64  `json:"used"`
+	Tier            string  `json:"tier,omitempty"`
+	RequireApproval bool    `json:"requireApproval"`
+	Disclose        bool    `json:"disclose"`
+	Note            string  `json:"note,omitempty"`
+	Created         string  `json:"created"`
+	State           string  `json:"state"`
+	Owner           string  `json:"owner,omitempty"`
+	GrantedBy       *uint32 `json:"grantedBy,omitempty"`
 }
 
 func viewGrant(g *operatorv1.Grant) grantView {
@@ -90,7 +94,7 @@ func viewGrant(g *operatorv1.Grant) grantView {
 		GrantID: g.GetGrantId(), SubjectID: g.GetSubject(), Capability: g.GetCapability(), Effect: g.GetEffect(),
 		Until: ui.Stamp(g.GetUntil()), Uses: g.GetUses(), Used: g.GetUsed(), Tier: g.GetTier(),
 		RequireApproval: g.GetRequireApproval(), Disclose: g.GetDisclose(), Note: g.GetNote(),
-		Created: ui.Stamp(g.GetCreated()), State: g.GetState(), Owner: g.GetOwner(),
+		Created: ui.Stamp(g.GetCreated()), State: g.GetState(), Owner: g.GetOwner(), GrantedBy: g.GrantedBy,
 	}
 }
 
@@ -127,14 +131,14 @@ func viewDenial(d *operatorv1.DenialGroup) denialView {
 
 // Tables of the same things.
 
-var grantHead = []string{"GRANT", "SUBJECT", "EFFECT", "CAPABILITY", "UNTIL", "USED", "CONDITIONS", "STATE", "NOTE"}
+var grantHead = []string{"GRANT", "SUBJECT", "EFFECT", "CAPABILITY", "UNTIL", "USED", "CONDITIONS", "STATE", "BY", "NOTE"}
 
 func (a *app) grantRows(grants []*operatorv1.Grant) [][]string {
 	var rows [][]string
 	for _, g := range grants {
 		rows = append(rows, []string{
 			g.GetGrantId(), g.GetSubject(), g.GetEffect(), g.GetCapability(), a.out.When(g.GetUntil()),
-			usesOf(g), conditionsOf(g), g.GetState(), g.GetNote(),
+			usesOf(g), conditionsOf(g), g.GetState(), uidWords(g.GrantedBy), g.GetNote(),
 		})
 	}
 	return rows
@@ -186,6 +190,18 @@ func resourceOf(capability string) string {
 		return object
 	}
 	return ""
+}
+
+// uidWords is a uid for people: with its name, where this machine has one for it.
+func uidWords(uid *uint32) string {
+	if uid == nil {
+		return ""
+	}
+	number := strconv.FormatUint(uint64(*uid), 10)
+	if known, err := user.LookupId(number); err == nil && known.Username != "" {
+		return number + " " + known.Username
+	}
+	return number
 }
 
 // yesNo is a truth for people.
