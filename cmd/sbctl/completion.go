@@ -83,6 +83,8 @@ func (a *app) names(ctx context.Context) complete.Names {
 		switch {
 		case sort == "s", sort == "subject":
 			return a.subjectNames(ctx)
+		case sort == "p", sort == "profile":
+			return a.profileNames(ctx)
 		case sort == "r", sort == "name" && noun == "resource":
 			return a.resourceNames(ctx, "", "")
 		case sort == "name" && noun == "secret":
