@@ -126,10 +126,10 @@ func (s *state) subjectUIDs() []uint32 {
 	return uids
 }
 
-// fitUIDs refuses subjects whose uids cannot be theirs: changed are subjects as
+// checkUIDs refuses subjects whose uids cannot be theirs: changed are subjects as
 // they will be, by name; nil stands for one that goes. The caller holds
 // changing.mu.
-func (d *Daemon) fitUIDs(st *state, changed map[string]*grants.Subject) error {
+func (d *Daemon) checkUIDs(st *state, changed map[string]*grants.Subject) error {
 	after := map[string]grants.Subject{}
 	for _, s := range st.set.Subjects() {
 		after[s.Name] = s

@@ -251,14 +251,3 @@ func (o operator) subjectRemoval(ctx context.Context, name string, gone []grants
 		restrict: func(st *state) { revoke.restrict(st); st.set.RemoveSubject(name) },
 	}
 }
-
-// checkUIDs refuses subjects whose uids cannot be theirs. The caller holds
-// changing.mu.
-func (d *Daemon) checkUIDs(st *state, changed map[string]*grants.Subject) error {
-	for name, s := range changed {
-		if before, _ := st.set.Subject(name); s != nil && s.UID != nil && (before.UID == nil || *before.UID != *s.UID) {
-			return refuse("subject %s: a uid cannot be given yet", name)
-		}
-	}
-	return nil
-}
