@@ -38,6 +38,7 @@ type fakeOperator struct {
 	denials   []*operatorv1.DenialGroup
 	lines     [][]byte
 	keys      *fakeKeys
+	auth      *fakeAuth
 	refusal   *wire.Error // what every call but Status answers
 	changed   chan struct{}
 }
@@ -72,10 +73,10 @@ func serveFake(home string) (*fakeOperator, func(), error) {
 		return nil, nil, err
 	}
 	fake := &fakeOperator{
-		home: home, resources: map[string]*fakeResource{}, subjects: map[string]*operatorv1.Subject{}, keys: newFakeKeys(),
+		home: home, resources: map[string]*fakeResource{}, subjects: map[string]*operatorv1.Subject{}, keys: newFakeKeys(), auth: newFakeAuth(),
 		changed: make(chan struct{}),
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage), grpc.UnaryInterceptor(fake.refuse))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage), grpc.UnaryInterceptor(fake.refuse), grpc.StatsHandler(&connections{}))
 	operatorv1.RegisterOperatorServiceServer(server, fake)
 	go func() { _ = server.Serve(listener) }()
 	return fake, server.Stop, nil
@@ -90,6 +91,9 @@ func (f *fakeOperator) refuse(ctx context.Context, request any, info *grpc.Unary
 	}
 	if f.locked && !always {
 		return nil, wire.Deny(wire.VaultLocked)
+	}
+	if err := f.auth.judge(ctx, info.FullMethod); err != nil {
+		return nil, err
 	}
 	return handle(ctx, request)
 }
@@ -154,7 +158,7 @@ func (f *fakeOperator) PutSecret(_ context.Context, q *operatorv1.PutSecretReque
 	case exists && r.GetKind() != q.GetKind():
 		return nil, invalid("", "the kind of %s is %s and never changes", q.GetName(), r.GetKind())
 	case !exists:
-		r = &fakeResource{Resource: &operatorv1.Resource{Name: q.GetName(), Type: "sealed", Kind: q.GetKind(), Created: fakeNow}}
+		r = &fakeResource{Resource: &operatorv1.Resource{Name: q.GetName(), Type: "sealed", Kind: q.GetKind(), Created: fakeNow, Domain: q.GetDomain()}}
 		f.resources[q.GetName()] = r
 	}
 	r.add(slices.Clone(q.GetContent()), 0)
@@ -215,7 +219,7 @@ func (f *fakeOperator) AddFile(_ context.Context, q *operatorv1.AddFileRequest) 
 	sum := fmt.Sprintf("%064x", len(content))
 	r := &fakeResource{Resource: &operatorv1.Resource{
 		Name: q.GetName(), Type: "file", Kind: "file", Path: q.GetPath(), Pin: q.GetPin(), Sha256: sum, Size: uint64(len(content)),
-		Note: q.GetNote(), Created: fakeNow, Updated: fakeNow,
+		Note: q.GetNote(), Created: fakeNow, Updated: fakeNow, Domain: q.GetDomain(),
 	}}
 	f.resources[q.GetName()] = r
 	return &operatorv1.AddFileResponse{Resource: r.Resource}, nil
@@ -316,7 +320,7 @@ func (f *fakeOperator) AddSubject(_ context.Context, q *operatorv1.AddSubjectReq
 	if tier == "" {
 		tier = "cooperative"
 	}
-	f.subjects[q.GetName()] = &operatorv1.Subject{Name: q.GetName(), Enabled: true, MinTier: tier, Created: fakeNow}
+	f.subjects[q.GetName()] = &operatorv1.Subject{Name: q.GetName(), Enabled: true, MinTier: tier, Created: fakeNow, Uid: q.Uid}
 	return &operatorv1.AddSubjectResponse{Subject: f.subjects[q.GetName()]}, nil
 }
 
@@ -363,7 +367,7 @@ func (f *fakeOperator) CreateGrants(_ context.Context, q *operatorv1.CreateGrant
 		g := &operatorv1.Grant{
 			GrantId: fmt.Sprintf("grant%c", 'a'+len(f.grants)), Subject: q.GetSubject(), Capability: capability, Effect: "allow",
 			Until: q.GetUntil(), Uses: q.GetUses(), Tier: q.GetTier(), RequireApproval: q.GetRequireApproval(), Note: q.GetNote(),
-			Created: fakeNow, State: "active", Disclose: q.GetDisclose(),
+			Created: fakeNow, State: "active", Disclose: q.GetDisclose(), GrantedBy: new(uint32(4_000_000_002)),
 		}
 		if q.GetDeny() {
 			g.Effect = "deny"
@@ -406,6 +410,11 @@ func (f *fakeOperator) Explain(_ context.Context, q *operatorv1.ExplainRequest) 
 	response := &operatorv1.ExplainResponse{
 		Decision: "deny", ReasonCode: "ACCESS_DENIED", Cause: "NO_GRANT",
 		Steps: []*operatorv1.TraceStep{{Check: "subject", Result: "pass", Detail: "enabled"}},
+	}
+	if q.GetProfile() != "" {
+		response.Steps = append(response.Steps, &operatorv1.TraceStep{Check: "ceiling", Result: "fail", Detail: "no tool of " + q.GetProfile() + " requires it"})
+		response.Cause = "TOOL_NOT_LISTED"
+		return response, nil
 	}
 	for _, g := range f.grants {
 		if g.GetSubject() == q.GetSubject() && matches(g.GetCapability(), q.GetCapability()) {

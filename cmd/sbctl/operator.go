@@ -157,7 +157,7 @@ func (c operatorSetPassphraseCmd) Run(ctx context.Context, a *app) error {
 	}
 	option, fd := "--new-passphrase-fd", c.NewPassphraseFD
 	switch {
-	case state.GetPassphrase() && !state.GetSession():
+	case state.GetPassphrase() && !state.GetAuthenticated():
 		// Whoever mistypes the present one learns so before choosing a new one.
 		if _, err := a.openSession(ctx, doing); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -153,6 +154,9 @@ func commands(more map[string]scriptCommand) map[string]scriptCommand {
 //	fake clock             puts the clock behind
 //	fake head CAUSE        the head cannot be kept outside the home
 //	fake stuck CAUSE       rewrapping stands still
+//	fake passphrase WORD   is the operator's
+//	fake wait MILLISECONDS must pass before the next try
+//	fake uid               the caller is an operator by itself
 func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
 	fake, ok := ts.Value("fake").(*fakeOperator)
 	if !ok || len(args) == 0 {
@@ -190,6 +194,14 @@ func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
 		fake.keys.headCause = args[1]
 	case "stuck":
 		fake.keys.stuck = args[1]
+	case "passphrase":
+		fake.auth.passphrase = []byte(args[1])
+	case "wait":
+		wait, err := strconv.ParseUint(args[1], 10, 64)
+		ts.Check(err)
+		fake.auth.wait = wait
+	case "uid":
+		fake.auth.uid = true
 	case "clock":
 		fake.behind = true
 	default:
