@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ type model struct {
 	tools   []string // of the broker, as the agent offered them
 	results []string // of the broker's tools, as the agent sent them back
 	strange []string // requests for anything else
+	keys    []string // that the agent showed, each once
 }
 
 func startModel(t *testing.T) *model {
@@ -80,6 +82,7 @@ func (m *model) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	m.saw(r)
 	switch path := r.URL.Path; {
 	case r.Method == http.MethodPost && strings.HasSuffix(path, "/v1/messages"):
 		m.anthropic(w, body)
@@ -96,6 +99,18 @@ func (m *model) serve(w http.ResponseWriter, r *http.Request) {
 		m.strange = append(m.strange, r.Method+" "+path)
 		m.mu.Unlock()
 		http.NotFound(w, r)
+	}
+}
+
+// saw remembers the key of a request.
+func (m *model) saw(r *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	bearer, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	for _, key := range []string{r.Header.Get("X-Api-Key"), r.Header.Get("X-Goog-Api-Key"), r.URL.Query().Get("key"), bearer} {
+		if key != "" && !slices.Contains(m.keys, key) {
+			m.keys = append(m.keys, key)
+		}
 	}
 }
 
