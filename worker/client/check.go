@@ -55,7 +55,8 @@ func dial(ctx context.Context, places Places, socket string) (net.Conn, error) {
 }
 
 // checkPath looks at the socket and the directories above it, without
-// following a link at the end of either, and returns the uid that owns them.
+// following a link at the end of either, and returns the uid that owns them: our
+// own, or another one under the conditions of checkForeign.
 func checkPath(places Places, socket string) (owner int, err error) {
 	// Whoever may write here could put a whole broker/ of his own.
 	if top, err := os.Stat(places.SocketDir); err == nil && top.Mode().Perm()&0o002 != 0 {
@@ -63,13 +64,31 @@ func checkPath(places Places, socket string) (owner int, err error) {
 	}
 	own := os.Geteuid()
 	dir := filepath.Dir(socket)
+	above, err := os.Lstat(dir)
+	if err != nil {
+		return 0, unavailable(socket, err)
+	}
+	stat, ok := above.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, wire.Deny(wire.PlatformUnsupported)
+	}
+	owner = int(stat.Uid)
+	// A daemon that serves other uids shares each socket with one group. Whether
+	// it does is its own word: what nobody else can change cannot be too open for
+	// us.
+	limits := map[bool]fs.FileMode{true: 0o700, false: 0o600}
+	if shared := above.Mode().Perm() == 0o750; shared || owner != own {
+		limits = map[bool]fs.FileMode{true: 0o750, false: 0o660}
+		if err := checkForeign(places.SocketDir, owner); err != nil {
+			return 0, err
+		}
+	}
 	for _, part := range []struct {
 		path, noun string
 		kind       fs.FileMode
-		limit      fs.FileMode
 	}{
-		{dir, "directory", fs.ModeDir, 0o700},
-		{socket, "socket", fs.ModeSocket, 0o600},
+		{dir, "directory", fs.ModeDir},
+		{socket, "socket", fs.ModeSocket},
 	} {
 		info, err := os.Lstat(part.path)
 		if err != nil {
@@ -78,18 +97,49 @@ func checkPath(places Places, socket string) (owner int, err error) {
 		if info.Mode().Type() != part.kind {
 			return 0, refuse("%s is not a %s", part.path, part.noun)
 		}
-		if loose := info.Mode().Perm() &^ part.limit; loose != 0 {
-			return 0, refuse("%s %s has mode %04o, want %04o", part.noun, part.path, info.Mode().Perm(), part.limit)
+		limit := limits[part.kind == fs.ModeDir]
+		if loose := info.Mode().Perm() &^ limit; loose != 0 {
+			return 0, refuse("%s %s has mode %04o, want %04o", part.noun, part.path, info.Mode().Perm(), limit)
 		}
 		stat, ok := info.Sys().(*syscall.Stat_t)
 		if !ok {
 			return 0, wire.Deny(wire.PlatformUnsupported)
 		}
-		if owner = int(stat.Uid); owner != own {
-			return 0, refuse("%s %s belongs to uid %d, not to uid %d", part.noun, part.path, owner, own)
+		if int(stat.Uid) != owner {
+			return 0, refuse("%s %s belongs to uid %d, not to uid %d", part.noun, part.path, stat.Uid, owner)
 		}
 	}
 	return owner, nil
+}
+
+// checkForeign says whether the sockets of another uid's daemon, or of one that
+// serves other uids, may be believed: nobody but root and that uid may be able to
+// put anything in their place, down from the root. Directories where everybody
+// may make something are not good enough, sticky or not: whoever was there first
+// would be the daemon.
+func checkForeign(socketDir string, owner int) error {
+	resolved, err := filepath.EvalSymlinks(socketDir)
+	if err != nil {
+		return unavailable(socketDir, err)
+	}
+	for dir := resolved; ; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return unavailable(socketDir, err)
+		}
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		switch {
+		case !ok:
+			return wire.Deny(wire.PlatformUnsupported)
+		case stat.Uid != 0 && int(stat.Uid) != owner:
+			return refuse("the sockets belong to uid %d, and directory %s belongs to uid %d, who could replace them", owner, dir, stat.Uid)
+		case info.Mode().Perm()&0o022 != 0:
+			return refuse("the sockets belong to uid %d, and directory %s can be written by others (mode %04o)", owner, dir, info.Mode().Perm())
+		}
+		if dir == filepath.Dir(dir) {
+			return nil
+		}
+	}
 }
 
 func connectUnix(ctx context.Context, socket string) (*net.UnixConn, error) {
@@ -127,10 +177,11 @@ func checkPeer(conn *net.UnixConn, places Places, socket string, owner int) erro
 		}
 		return refuse("asking who listens at %s: %v", socket, err)
 	}
-	if who.uid != owner {
+	// A service manager that passes the socket on listens as root.
+	if who.uid != owner && (who.uid != 0 || owner == os.Geteuid()) {
 		return refuse("uid %d listens at %s, which belongs to uid %d", who.uid, socket, owner)
 	}
-	if who.pid == 0 || places.HomeUnknown || activated(who.pid) {
+	if who.pid == 0 || places.HomeUnknown || activated(who.pid) || owner != os.Geteuid() {
 		return nil // no pid to compare, or no lock to compare it with
 	}
 	holder, err := lockHolder(place.LockFile(places.Home))

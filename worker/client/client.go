@@ -5,7 +5,9 @@
 // It protects its caller from talking to somebody else: a socket that another
 // account could have put there is refused, so is a peer of another uid, and,
 // where the home's lock and the peer's pid can be seen, a peer that does not
-// hold the home. Nothing is sent before these checks have passed.
+// hold the home. A daemon under an account of its own is believed where nobody
+// but that account and root can have put its sockets in their place; its pid and
+// lock cannot be compared then. Nothing is sent before these checks have passed.
 //
 // It does not protect from a hostile process of the same uid, which can write
 // the lock as well as we can read it: on one uid the last check stops accidents

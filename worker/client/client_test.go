@@ -147,13 +147,13 @@ func TestRefusals(t *testing.T) {
 				t.Skip("suite left out: foreign owner: needs root to give files away")
 			}
 			must(t, os.Chown(h.socket(), 12345, -1))
-		}, wire.SocketUnsafe, "belongs to uid 12345"},
+		}, wire.SocketUnsafe, "uid 12345"},
 		{"foreign directory", func(t *testing.T, h *house) {
 			if os.Getuid() != 0 {
 				t.Skip("suite left out: foreign owner: needs root to give files away")
 			}
 			must(t, os.Chown(filepath.Dir(h.socket()), 12345, -1))
-		}, wire.SocketUnsafe, "belongs to uid 12345"},
+		}, wire.SocketUnsafe, "uid 12345"},
 		{"another process holds the lock", func(t *testing.T, h *house) { h.lock(t, os.Getppid()) }, wire.SocketUnsafe, "holds the lock"},
 		{"no lock in the sockets' own home", func(t *testing.T, h *house) { must(t, os.Remove(place.LockFile(h.Home))) }, wire.SocketUnsafe, "no daemon holds"},
 		{"empty lock", func(t *testing.T, h *house) { must(t, os.Truncate(place.LockFile(h.Home), 0)) }, wire.SocketUnsafe, "no daemon holds"},
