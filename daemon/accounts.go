@@ -68,6 +68,7 @@ var calls = map[string]call{
 	operatorv1.OperatorService_Explain_FullMethodName:        {kindOperatorRead, "explain"},
 	operatorv1.OperatorService_ListRuns_FullMethodName:       {kindOperatorRead, "list-runs"},
 	operatorv1.OperatorService_EndRun_FullMethodName:         {kindRunEnd, "end-run"},
+	operatorv1.OperatorService_OpenLaunch_FullMethodName:     {kindLaunchOpen, "open-launch"},
 	operatorv1.OperatorService_GetOperator_FullMethodName:    {}, // nor does it
 	operatorv1.OperatorService_OpenSession_FullMethodName:    {kindOperatorAuth, "open-session"},
 	operatorv1.OperatorService_CloseSession_FullMethodName:   {kindOperatorAuth, "close-session"},

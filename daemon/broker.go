@@ -21,67 +21,6 @@ type broker struct {
 	d *Daemon
 }
 
-// maxShimVersion is the longest version of a shim, in bytes.
-const maxShimVersion = 64
-
-// OpenRun binds a subject to the connection.
-func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*brokerv1.OpenRunResponse, error) {
-	d, p := b.d, callerOf(ctx)
-	if err := d.admit(ctx, p, ""); err != nil {
-		return nil, err
-	}
-	e := audit.Entry{Kind: kindRunOpen, Peer: peerEntry(p)}
-	claim := req.GetSubject()
-	name := claim.GetSubject()
-	switch {
-	case req.GetApi() < wire.MinAPI || req.GetApi() > wire.API:
-		return nil, d.refuseRun(ctx, p, e, &wire.Error{
-			Reason:  wire.PlatformUnsupported,
-			Message: "this connection speaks another version of the protocol: the agent must be restarted",
-		}, "API_UNSUPPORTED")
-	case claim == nil || grants.CheckName(name) != nil || !printableASCII(req.GetShimVersion(), maxShimVersion),
-		claim.GetProfile() != "" && grants.CheckName(claim.GetProfile()) != nil:
-		e.SubjectID = d.mask(name)
-		return nil, d.malformed(ctx, p, e)
-	}
-	e.SubjectID, e.ProfileID, e.ShimVersion = name, claim.GetProfile(), d.nameOrMask(req.GetShimVersion())
-	if d.locked() {
-		d.wanted()
-		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.VaultLocked), string(wire.VaultLocked))
-	}
-	r := &run{
-		id: grants.NewID(), subject: name, tier: grants.Cooperative, peer: p, command: p.Command(),
-		shimVersion: req.GetShimVersion(), opened: d.clock.now(), done: make(chan struct{}), resources: map[string]struct{}{},
-	}
-	born, cause := d.mayRun(name, r.tier)
-	if cause != "" {
-		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), cause)
-	}
-	r.born = born
-	if r.profile, r.ceiling, cause = d.profileFor(name, claim.GetProfile()); cause != "" {
-		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), cause)
-	}
-	if err := d.runs.add(r); err != nil {
-		refusal := wire.FromError(err)
-		cause, refusal.Cause = refusal.Cause, ""
-		return nil, d.refuseRun(ctx, p, e, refusal, cause)
-	}
-	e.RunID, e.Tier = r.id, r.tier.String()
-	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
-	err := d.record(ctx, e)
-	if err == nil && !d.entitled(r) { // locked, disabled or removed in between
-		err = wire.Deny(wire.RunEnded)
-	}
-	if err != nil {
-		_ = d.endRuns(refusal(err).Reason, "NOT_OPENED", func(other *run) bool { return other == r })
-		return nil, err
-	}
-	return &brokerv1.OpenRunResponse{
-		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Api: req.GetApi(), DaemonVersion: d.version, MaxContent: uint64(d.maxContent),
-		Profile: r.profile.Name,
-	}, nil
-}
-
 // CloseRun ends a run.
 func (b broker) CloseRun(ctx context.Context, req *brokerv1.CloseRunRequest) (*brokerv1.CloseRunResponse, error) {
 	r, err := b.d.identify(ctx, req.GetRunId())

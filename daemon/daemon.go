@@ -82,6 +82,7 @@ type Daemon struct {
 	ledger   atomic.Pointer[audit.Log]
 	changing changing
 	runs     *runs
+	launches *launches
 	hub      *hub
 	budgets  budgets
 	doors    *doors
@@ -206,7 +207,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d := &Daemon{
 		home: cfg.Home, socketDir: cfg.SocketDir, version: cfg.Version, logger: cfg.Logger,
 		maxContent: settings.maxContent, segmentSize: settings.segmentSize,
-		clock: newClock(cfg.Now), runs: newRuns(), hub: newHub(), keychild: cfg.keychild(),
+		clock: newClock(cfg.Now), runs: newRuns(), launches: newLaunches(), hub: newHub(), keychild: cfg.keychild(),
 		wanting: make(chan struct{}, 1), failed: make(chan error, 1),
 	}
 	d.life, d.endLife = context.WithCancel(context.Background())
@@ -279,6 +280,7 @@ func (d *Daemon) stop(servers ...*server) {
 // close writes the last checkpoint and closes vault and log.
 func (d *Daemon) close() {
 	d.endLife()
+	d.launches.tasks.Wait()
 	if log := d.log(); log != nil {
 		if d.vault != nil && !d.locked() {
 			d.suppressed(d.clock.now())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +17,7 @@ import (
 // gate admits connections and follows them and their calls to the end.
 type gate struct {
 	d      *Daemon
+	door   door
 	unread *unread
 
 	mu    sync.Mutex
@@ -27,20 +27,21 @@ type gate struct {
 	open  sync.WaitGroup        // connections that were admitted and have not left
 }
 
-func newGate(d *Daemon) *gate {
+func newGate(d *Daemon, at door) *gate {
 	return &gate{
-		d: d, unread: newUnread(unreadContents * int64(d.maxContent)),
+		d: d, door: at, unread: newUnread(unreadContents * int64(d.maxContent)),
 		conns: map[peer.ProcessKey]int{}, paced: map[*peer.Peer]*paced{},
 	}
 }
 
-// admit refuses foreign uids and more connections than there may be, before a
+// admit refuses uids that have no right on the socket and more connections than there may be, before a
 // byte is read. The last quarter is for processes that have none, so that those
 // who take all they can keep nobody out.
 func (g *gate) admit(p *peer.Peer) error {
-	if int(p.UID) != os.Geteuid() {
-		return fmt.Errorf("uid %d has no right on this socket", p.UID)
+	if err := g.d.mayEnter(g.door, p); err != nil {
+		return err
 	}
+	g.d.classify(p)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if own := g.conns[p.Key()]; g.total >= maxConnections || own > 0 && (own >= maxConnectionsPerPeer || g.total >= maxConnections*3/4) {

@@ -57,12 +57,14 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 	if err := d.admit(ctx, p, subject); err != nil {
 		return nil, err
 	}
-	e := audit.Entry{Kind: audit.Authz, Peer: peerEntry(p), Decision: decisionDeny}
+	e := audit.Entry{Kind: audit.Authz, LaunchID: p.Launch, Peer: peerEntry(p), Decision: decisionDeny}
 	refusal := wire.RunEnded
 	switch {
 	case d.locked():
 		d.wanted()
 		refusal = wire.VaultLocked
+	case ok && p.Alive() && r.launch != nil && r.launch.over():
+		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causeLaunchEnded
 	case ok && p.Alive() && d.entitled(r):
 		return r, nil
 	case ok && p.Alive():

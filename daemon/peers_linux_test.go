@@ -120,7 +120,7 @@ func TestNestedNamespaceIsNoOperator(t *testing.T) {
 	}
 	code, stdout, stderr := daemontest.Exit(t, exec.Command("unshare", append(unshare, self, "status", d.Home)...))
 	equal(t, "asking for the status: "+stdout+stderr, code, wire.ExitDenied)
-	refused := last(d, "operator.refuse")
+	refused := last(d, "authz")
 	equal(t, "the cause", refused.Cause, "OPERATOR_REFUSED")
 	equal(t, "the decision", refused.Decision, "deny")
 }

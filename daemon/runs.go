@@ -30,6 +30,7 @@ type run struct {
 	tier        grants.Tier
 	profile     grants.Profile  // as it was when the run opened; zero: none
 	ceiling     *grants.Ceiling // under the profile; never moves
+	launch      *launch         // that it is in; nil: none
 	peer        *peer.Peer
 	command     string
 	shimVersion string
@@ -56,6 +57,9 @@ func (r *run) over() bool {
 
 // count records the outcome of one request under the run.
 func (r *run) count(resource string, released bool) {
+	if r.launch != nil {
+		r.launch.count(released)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !released {
@@ -89,7 +93,7 @@ func (rs *runs) add(r *run) error {
 		}
 		if onConn++; other.subject != r.subject {
 			refusal := wire.Deny(wire.AccessDenied)
-			refusal.Cause = "SUBJECT_MISMATCH"
+			refusal.Cause = causeSubjectMismatch
 			return refusal
 		}
 	}
@@ -153,26 +157,34 @@ func (rs *runs) list(ended bool) []*run {
 	return all
 }
 
-// byPrefix returns the one open run whose id starts with prefix.
-func (rs *runs) byPrefix(prefix string) (*run, error) {
+// withPrefix returns the open runs whose id starts with prefix; one whose id it
+// is, alone.
+func (rs *runs) withPrefix(prefix string) []*run {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	var found *run
+	if r, ok := rs.open[prefix]; ok {
+		return []*run{r}
+	}
+	var found []*run
 	for id, r := range rs.open {
-		switch {
-		case prefix == "" || !strings.HasPrefix(id, prefix):
-		case id == prefix:
-			return r, nil
-		case found != nil:
-			return nil, refuse("more than one run has an id that starts with %s", shown(prefix))
-		default:
-			found = r
+		if strings.HasPrefix(id, prefix) {
+			found = append(found, r)
 		}
 	}
-	if found == nil {
-		return nil, refuse("no open run has an id that starts with %s", shown(prefix))
+	return found
+}
+
+// byLaunch counts open runs, by the launch that they are in.
+func (rs *runs) byLaunch() map[*launch]uint32 {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	count := map[*launch]uint32{}
+	for _, r := range rs.open {
+		if r.launch != nil {
+			count[r.launch]++
+		}
 	}
-	return found, nil
+	return count
 }
 
 // bySubject counts open runs.
@@ -200,7 +212,11 @@ func (r *run) asker() asker {
 
 // entry is the part of an entry that every request of the run has.
 func (r *run) entry(kind audit.Kind) audit.Entry {
-	return audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String(), ProfileID: r.profile.Name}
+	e := audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String(), ProfileID: r.profile.Name}
+	if r.launch != nil {
+		e.LaunchID = r.launch.id
+	}
+	return e
 }
 
 // endRuns ends the runs that match, with one entry each, and returns once those
@@ -232,4 +248,6 @@ func (d *Daemon) endRuns(reason wire.Reason, cause string, match func(*run) bool
 }
 
 // over reports that a run is not entitled to an answer any more.
-func (d *Daemon) over(r *run) bool { return r.over() || !r.peer.Alive() || !d.entitled(r) }
+func (d *Daemon) over(r *run) bool {
+	return r.over() || !r.peer.Alive() || r.launch != nil && r.launch.over() || !d.entitled(r)
+}

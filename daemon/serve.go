@@ -75,7 +75,7 @@ func (s *server) stop() {
 
 // newBrokerServer serves the worker plane.
 func (d *Daemon) newBrokerServer() *server {
-	g := newGate(d)
+	g := newGate(d, brokerDoor)
 	s := grpc.NewServer(d.serverOptions(g, maxAsked,
 		[]grpc.UnaryServerInterceptor{d.recoverUnary, d.meterUnary(g.unread)},
 		[]grpc.StreamServerInterceptor{d.recoverStream})...)
@@ -85,7 +85,7 @@ func (d *Daemon) newBrokerServer() *server {
 
 // newOperatorServer serves the operator. Health and reflection are here only.
 func (d *Daemon) newOperatorServer() *server {
-	g := newGate(d)
+	g := newGate(d, operatorDoor)
 	s := grpc.NewServer(d.serverOptions(g, wire.MaxMessage,
 		[]grpc.UnaryServerInterceptor{d.recoverUnary, wipeRequest, d.meterUnary(g.unread), d.authoriseUnary, d.accountUnary, d.needUnary, d.untilStop},
 		[]grpc.StreamServerInterceptor{d.recoverStream, d.authoriseStream, d.accountStream})...)

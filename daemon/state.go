@@ -20,6 +20,8 @@ type state struct {
 	names   []string // of catalog, sorted
 	uses    map[string]uint64
 	ended   []endedGrant // newest last
+
+	launches map[string]launchRow // that have a row; see Daemon.launches for what has become of them
 }
 
 // facts is what a decision needs to know of a resource.
@@ -49,7 +51,7 @@ func (e endedGrant) hiddenFrom(uid uint32) bool { return e.Personal != nil && *e
 const keptEnded = 1000
 
 func newState() *state {
-	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}}
+	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}}
 }
 
 // used is the number of times a grant was used. The caller holds mu.

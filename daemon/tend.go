@@ -26,6 +26,7 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 	lastSuppressed, lastCheckpoint := d.clock.now(), d.clock.now()
 	var lastSeq, lastCharges uint64
 	for {
+		d.followAdopted()
 		select {
 		case <-d.life.Done():
 			return

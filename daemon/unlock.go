@@ -301,6 +301,11 @@ func (d *Daemon) enter(operator bool) error {
 	if err != nil {
 		return err
 	}
+	if starting {
+		if err := d.endOrphans(d.log()); err != nil {
+			return err
+		}
+	}
 	st, err := load(d.vault, uses)
 	if err != nil {
 		return err
@@ -327,11 +332,15 @@ func (d *Daemon) enter(operator bool) error {
 	if vaultState.Checkpoint == (vault.Checkpoint{}) {
 		e.Kind = kindVaultCreate
 	}
+	if starting {
+		e.Action = actionStart
+	}
 	// A daemon whose log cannot be written still starts: it refuses everything,
 	// and its status says why. An unlock without an entry does not count.
 	if err := d.note(e); err != nil && (!starting || e.Kind == kindVaultCreate) {
 		return fmt.Errorf("recording that the vault is open: %w", err)
 	}
+	d.adopt(st)
 	d.current.Store(st)
 	d.locking.set(unlocked, "")
 	d.checkpointLocked()
@@ -486,7 +495,7 @@ func (d *Daemon) reload() error {
 		return err
 	}
 	st.mu.Lock()
-	st.set, st.catalog, st.names, st.ended = fresh.set, fresh.catalog, fresh.names, fresh.ended
+	st.set, st.catalog, st.names, st.ended, st.launches = fresh.set, fresh.catalog, fresh.names, fresh.ended, fresh.launches
 	st.mu.Unlock()
 	d.hub.listChanged()
 	return nil

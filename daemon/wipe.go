@@ -27,6 +27,10 @@ func (c wipingCodec) Marshal(v any) (out mem.BufferSlice, err error) {
 		clear(m.Content)
 	case *operatorv1.GetSecretResponse:
 		clear(m.Content)
+	case *operatorv1.OpenLaunchResponse:
+		for _, c := range m.Contents {
+			clear(c.Content)
+		}
 	}
 	return out, err
 }

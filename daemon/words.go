@@ -23,6 +23,10 @@ const (
 	kindKeySlotRemove  audit.Kind = "key.slot_remove"
 	kindKeySlotReplace audit.Kind = "key.slot_replace"
 
+	kindLaunchOpen     audit.Kind = "launch.open"
+	kindLaunchDisclose audit.Kind = "launch.disclose"
+	kindLaunchEnd      audit.Kind = "launch.end"
+
 	kindRunOpen   audit.Kind = "run.open"
 	kindRunEnd    audit.Kind = "run.end"
 	kindRunReport audit.Kind = "run.report"

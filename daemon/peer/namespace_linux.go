@@ -19,7 +19,11 @@ func namespacesOf(pid int32) (Namespaces, error) {
 			return Namespaces{}, err
 		}
 	}
-	var err error
+	status, err := readStatus(pid)
+	if err != nil {
+		return Namespaces{}, err
+	}
+	ns.First = status.pids[len(status.pids)-1] == 1
 	if ns.Within, err = pidNamespaces(pid); err != nil {
 		return Namespaces{}, err
 	}

@@ -61,7 +61,9 @@ type Peer struct {
 
 var connections atomic.Uint64
 
-// accept reads the facts of conn's peer. It fails when the peer is gone already.
+// Accept reads the facts of conn's peer. It fails when the peer is gone already.
+func Accept(conn *net.UnixConn) (*Peer, error) { return Listener{}.accept(conn) }
+
 func (l Listener) accept(conn *net.UnixConn) (*Peer, error) {
 	p := &Peer{Conn: connections.Add(1)}
 	if err := p.identify(conn, l.pidfdOpen); err != nil {

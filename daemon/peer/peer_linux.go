@@ -7,8 +7,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -104,23 +102,4 @@ func command(pid int32) string {
 		return ""
 	}
 	return printable(bytes.TrimRight(raw, "\x00"))
-}
-
-// printable joins NUL-separated words and escapes what a terminal would act on.
-func printable(raw []byte) string {
-	const limit = 256
-	line := strings.ReplaceAll(string(raw), "\x00", " ")
-	var b strings.Builder
-	for _, r := range line {
-		if b.Len() >= limit {
-			b.WriteString("…")
-			break
-		}
-		if r == utf8.RuneError || !strconv.IsPrint(r) {
-			fmt.Fprintf(&b, "\\u%04x", r)
-			continue
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
 }

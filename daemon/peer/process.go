@@ -1,5 +1,12 @@
 package peer
 
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
 // Namespace is the identity of a namespace: the device and inode of its link in
 // /proc. It is unique as long as the namespace lives; the kernel may give the
 // numbers to another one afterwards, so it means something only beside a process
@@ -32,6 +39,10 @@ func (p Process) Same() bool {
 	return err == nil && now.Start == p.Start
 }
 
+// Printable is text with what a terminal would act on escaped, cut off with an
+// ellipsis after 256 bytes.
+func Printable(text string) string { return printable([]byte(text)) }
+
 // Lookup describes one process. It fails when there is none, when it is a zombie,
 // and with ErrPlatform where processes cannot be looked up.
 func Lookup(pid int32) (Process, error) { return lookup(pid) }
@@ -55,6 +66,8 @@ type Namespaces struct {
 	Maker Namespace
 	// Within are the pid namespaces that it lives in, its own first, ours left out.
 	Within []Namespace
+	// First is true when it is the first process of PID.
+	First bool
 }
 
 // NamespacesOf reads the namespaces of a process. The links of an undumpable
@@ -62,3 +75,22 @@ type Namespaces struct {
 // namespace in which it was made. Who holds the process makes sure that it was
 // this one. It fails with ErrPlatform where there are no namespaces.
 func NamespacesOf(pid int32) (Namespaces, error) { return namespacesOf(pid) }
+
+// printable joins NUL-separated words and escapes what a terminal would act on.
+func printable(raw []byte) string {
+	const limit = 256
+	line := strings.ReplaceAll(string(raw), "\x00", " ")
+	var b strings.Builder
+	for _, r := range line {
+		if b.Len() >= limit {
+			b.WriteString("…")
+			break
+		}
+		if r == utf8.RuneError || !strconv.IsPrint(r) {
+			fmt.Fprintf(&b, "\\u%04x", r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}

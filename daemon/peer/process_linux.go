@@ -2,11 +2,13 @@ package peer
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -180,6 +182,48 @@ func Hold(pid int32) (Held, error) {
 
 // Alive reports whether the process still runs.
 func (h Held) Alive() bool { return h.open && h.process.alive() }
+
+// Wait waits until the process has ended, or until ctx has: false then.
+func (h Held) Wait(ctx context.Context) bool {
+	if !h.open {
+		return true
+	}
+	fd, err := unix.FcntlInt(uintptr(h.process.pidfd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return !h.poll(ctx)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // else the runtime would not wait for it
+		_ = unix.Close(fd)
+		return !h.poll(ctx)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return !h.poll(ctx)
+	}
+	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })()
+	if err := raw.Read(func(uintptr) bool { return !h.Alive() }); err != nil && ctx.Err() == nil {
+		return !h.poll(ctx)
+	}
+	return !h.Alive()
+}
+
+// poll is Wait for want of descriptors; it reports whether the process runs.
+func (h Held) poll(ctx context.Context) bool {
+	tick := time.NewTicker(pollPause)
+	defer tick.Stop()
+	for h.Alive() {
+		select {
+		case <-ctx.Done():
+			return h.Alive()
+		case <-tick.C:
+		}
+	}
+	return false
+}
+
+const pollPause = 100 * time.Millisecond
 
 // Kill ends the process at once; nil when it has ended already.
 func (h Held) Kill() error {

@@ -2,6 +2,8 @@
 
 package peer
 
+import "context"
+
 func lookup(int32) (Process, error) { return Process{}, ErrPlatform }
 
 func ancestry(int32) ([]Process, error) { return nil, ErrPlatform }
@@ -14,6 +16,9 @@ func Hold(int32) (Held, error) { return Held{}, ErrPlatform }
 
 // Alive is false.
 func (Held) Alive() bool { return false }
+
+// Wait is true: there is nothing to wait for.
+func (Held) Wait(context.Context) bool { return true }
 
 // Kill fails with ErrPlatform.
 func (Held) Kill() error { return ErrPlatform }

@@ -1,0 +1,134 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/daemon/peer"
+	"subjectbroker/grants"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	"subjectbroker/proto/wire"
+)
+
+// maxShimVersion is the longest version of a shim, in bytes.
+const maxShimVersion = 64
+
+// causeSubjectMismatch: a peer claimed to be somebody else than it is.
+const causeSubjectMismatch = "SUBJECT_MISMATCH"
+
+// OpenRun binds a subject to the connection: who the peer is counts, and only
+// what may be anybody is asked who it claims to be.
+func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*brokerv1.OpenRunResponse, error) {
+	d, p := b.d, callerOf(ctx)
+	if err := d.admit(ctx, p, ""); err != nil {
+		return nil, err
+	}
+	e := audit.Entry{Kind: kindRunOpen, LaunchID: p.Launch, Peer: peerEntry(p)}
+	claim := req.GetSubject()
+	switch {
+	case req.GetApi() < wire.MinAPI || req.GetApi() > wire.API:
+		return nil, d.refuseRun(ctx, p, e, &wire.Error{
+			Reason:  wire.PlatformUnsupported,
+			Message: "this connection speaks another version of the protocol: the agent must be restarted",
+		}, "API_UNSUPPORTED")
+	case claim == nil || grants.CheckName(claim.GetSubject()) != nil || !printableASCII(req.GetShimVersion(), maxShimVersion),
+		claim.GetProfile() != "" && grants.CheckName(claim.GetProfile()) != nil:
+		e.SubjectID = d.mask(claim.GetSubject())
+		return nil, d.malformed(ctx, p, e)
+	}
+	e.SubjectID, e.ProfileID, e.ShimVersion = claim.GetSubject(), claim.GetProfile(), d.nameOrMask(req.GetShimVersion())
+	if d.locked() {
+		d.wanted()
+		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.VaultLocked), string(wire.VaultLocked))
+	}
+	who, cause := d.attest(p, claim)
+	if cause != "" {
+		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), cause)
+	}
+	e.SubjectID, e.ProfileID, e.Tier = who.subject, who.profile, who.tier.String()
+	r := &run{
+		id: grants.NewID(), subject: who.subject, tier: who.tier, launch: who.launch, peer: p, command: p.Command(),
+		shimVersion: req.GetShimVersion(), opened: d.clock.now(), done: make(chan struct{}), resources: map[string]struct{}{},
+	}
+	if r.born, cause = d.mayRun(r.subject, r.tier); cause == "" && !who.is(r.born) {
+		cause = causeSubjectChanged
+	}
+	if cause == "" {
+		r.profile, r.ceiling, cause = d.profileFor(r.subject, who.profile)
+	}
+	if cause != "" {
+		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), cause)
+	}
+	if err := d.runs.add(r); err != nil {
+		refusal := wire.FromError(err)
+		cause, refusal.Cause = refusal.Cause, ""
+		return nil, d.refuseRun(ctx, p, e, refusal, cause)
+	}
+	e.RunID = r.id
+	e.Decision, e.ReasonCode, e.Cause = decisionAllow, string(wire.Allowed), who.mismatch(claim)
+	err := d.record(ctx, e)
+	if err == nil && d.over(r) { // locked, disabled, removed or ended in between
+		err = wire.Deny(wire.RunEnded)
+	}
+	if err != nil {
+		_ = d.endRuns(refusal(err).Reason, "NOT_OPENED", func(other *run) bool { return other == r })
+		return nil, err
+	}
+	return &brokerv1.OpenRunResponse{
+		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Api: req.GetApi(), DaemonVersion: d.version, MaxContent: uint64(d.maxContent),
+		Profile: r.profile.Name,
+	}, nil
+}
+
+// attested is who a peer is, as far as the daemon can tell.
+type attested struct {
+	subject string
+	born    time.Time // when that subject was created; zero: any
+	profile string
+	tier    grants.Tier
+	launch  *launch
+}
+
+// is reports whether a subject created then is the one that is meant.
+func (a attested) is(born time.Time) bool { return a.born.IsZero() || a.born.Equal(born) }
+
+// mismatch is the cause to record when a claim said something else; empty
+// otherwise. The claim is ignored then, not refused: arguments prove nothing
+// either way.
+func (a attested) mismatch(claim *brokerv1.SubjectClaim) string {
+	if claim.GetSubject() != a.subject || claim.GetProfile() != "" && claim.GetProfile() != a.profile {
+		return causeSubjectMismatch
+	}
+	return ""
+}
+
+// attest says who a peer is: the subject of its launch, the subject of its uid,
+// or, at the lowest tier, whoever it claims to be.
+func (d *Daemon) attest(p *peer.Peer, claim *brokerv1.SubjectClaim) (who attested, cause string) {
+	who = attested{subject: claim.GetSubject(), profile: claim.GetProfile(), tier: grants.Cooperative}
+	switch p.Class {
+	case peer.Launch:
+		l, ok := d.launches.get(p.Launch)
+		if !ok || l.over() {
+			return who, causeLaunchEnded
+		}
+		who.subject, who.born, who.tier, who.launch = l.subject, l.born, l.tier, l
+		if l.profile != "" {
+			who.profile = l.profile
+		}
+	case peer.Mapped:
+		subject, ok := d.subjectOf(p.UID)
+		if !ok {
+			return who, string(grants.CauseUnknownSubject)
+		}
+		who.subject, who.tier = subject, grants.Separate
+	case peer.Unattributed:
+		// Since it connected its tree may have become a launch, or been found to be
+		// one. It is nobody else then, and has to connect again.
+		if _, is := d.launches.of(p); is {
+			return who, causePeerChanged
+		}
+	}
+	return who, ""
+}

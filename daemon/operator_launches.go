@@ -1,0 +1,356 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/daemon/peer"
+	"subjectbroker/grants"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// Limits on what OpenLaunch is told.
+const (
+	maxCommand  = 256 // bytes
+	maxDisclose = 64  // resources
+)
+
+// endPatience is how long the end of a tree that was killed is waited for.
+const endPatience = 2 * time.Second
+
+// OpenLaunch makes a tree that was started and waits a launch. What the caller
+// says of the tree is not believed: its first process is held, and what holds for
+// it is looked at. The contents go to the caller, on the operator's word.
+func (o operator) OpenLaunch(ctx context.Context, req *operatorv1.OpenLaunchRequest) (*operatorv1.OpenLaunchResponse, error) {
+	d, caller := o.d, callerOf(ctx)
+	if err := d.checkLaunch(req); err != nil {
+		return nil, err
+	}
+	if caller.Class != peer.Plain || caller.UID != d.doors.own {
+		return nil, &wire.Error{
+			Reason:  wire.PlatformUnsupported,
+			Message: "sbd runs under another uid than this command, and looks into trees of its own uid only: there is no launch between uids",
+		}
+	}
+	if err := d.needUnlocked(); err != nil {
+		return nil, err
+	}
+	held, ns, err := d.firstProcess(caller, req.GetPid())
+	if err != nil {
+		return nil, err
+	}
+	at := d.clock.read()
+	l := newLaunch(launchRow{
+		id: grants.NewID(), subject: req.GetSubject(), profile: req.GetProfile(), tier: launchTier(req.GetSandbox()),
+		uid: held.UID, pid: held.PID, start: held.Start, bootID: at.bootID, pidNS: ns.PID, userNS: ns.User,
+		command: peer.Printable(req.GetCommand()), opened: d.clock.now().UTC(), disclosed: slices.Sorted(slices.Values(req.GetDisclose())),
+		noNet: req.GetNoNet(), workspace: req.GetWorkspace(),
+	}, held)
+	following := false
+	defer func() {
+		if !following {
+			l.release()
+		}
+	}()
+	if err := d.probeView(l.launchRow, ns); err != nil {
+		return nil, err
+	}
+	if l.born, err = d.mayLaunch(l.launchRow); err != nil {
+		return nil, err
+	}
+	response := &operatorv1.OpenLaunchResponse{}
+	opened := false
+	defer func() {
+		if !opened {
+			for _, c := range response.GetContents() {
+				clear(c.GetContent())
+			}
+		}
+	}()
+	for _, name := range req.GetDisclose() {
+		content, err := o.disclose(ctx, l, name)
+		if err != nil {
+			return nil, err
+		}
+		response.Contents = append(response.Contents, &operatorv1.LaunchContent{Name: name, Content: content})
+	}
+	// From here on the tree's end is waited for, whatever becomes of the change: one
+	// that the log owes comes into force later.
+	following = true
+	defer d.follow(l)
+	if err := d.mutate(ctx, func(st *state) (change, error) { return o.launchOpening(ctx, st, l) }); err != nil {
+		return nil, err
+	}
+	opened = true
+	response.Launch = l.message(0)
+	return response, nil
+}
+
+// checkLaunch refuses what is malformed before anything is looked at.
+func (d *Daemon) checkLaunch(req *operatorv1.OpenLaunchRequest) error {
+	if err := checkName("subject", req.GetSubject()); err != nil {
+		return err
+	}
+	if req.GetProfile() != "" {
+		if err := checkName("profile", req.GetProfile()); err != nil {
+			return err
+		}
+	}
+	workspace := req.GetWorkspace()
+	switch {
+	case workspace != "" && (!filepath.IsAbs(workspace) || filepath.Clean(workspace) != workspace):
+		return refuse("workspace: it must be an absolute path without detours")
+	case req.GetSandbox() != (workspace != ""):
+		return refuse("workspace: a sandbox has one, and nothing else has")
+	case len(req.GetCommand()) > maxCommand:
+		return refuse("command: at most %d bytes", maxCommand)
+	case len(req.GetDisclose()) > maxDisclose:
+		return refuse("disclose: at most %d resources", maxDisclose)
+	case req.GetPid() <= 0:
+		return refuse("pid: it must be the first process of a tree")
+	}
+	for i, name := range req.GetDisclose() {
+		if err := checkName("disclose", name); err != nil {
+			return err
+		}
+		if slices.Contains(req.GetDisclose()[:i], name) {
+			return refuse("disclose: %s is named twice", name)
+		}
+	}
+	return nil
+}
+
+// firstProcess holds the first process of a tree: a child of the caller's, ours
+// by uid, alone in a pid namespace below ours, in user and mount namespaces of
+// its own.
+func (d *Daemon) firstProcess(caller *peer.Peer, pid int32) (peer.Held, peer.Namespaces, error) {
+	no := func(format string, args ...any) (peer.Held, peer.Namespaces, error) {
+		return peer.Held{}, peer.Namespaces{}, refuse("pid: "+format, args...)
+	}
+	held, err := peer.Hold(pid)
+	if errors.Is(err, peer.ErrPlatform) {
+		return peer.Held{}, peer.Namespaces{}, unsupported("pid namespaces on this platform")
+	}
+	if err != nil {
+		return no("process %d is not there", pid)
+	}
+	ns, err := namespacesOfFirst(held, caller)
+	if err != nil {
+		held.Close()
+		return peer.Held{}, peer.Namespaces{}, err
+	}
+	for _, l := range d.launches.proven() {
+		if slices.Contains(ns.Within, l.pidNS) {
+			held.Close()
+			return no("process %d is in a launch already", pid)
+		}
+	}
+	return held, ns, nil
+}
+
+func namespacesOfFirst(held peer.Held, caller *peer.Peer) (peer.Namespaces, error) {
+	if held.Parent != caller.PID || held.UID != caller.UID || !caller.Alive() {
+		return peer.Namespaces{}, refuse("pid: process %d is not a child of the process that asks", held.PID)
+	}
+	ns, err := peer.NamespacesOf(held.PID)
+	if err != nil {
+		return peer.Namespaces{}, unsupported("namespaces that sbd may look at: %v", err)
+	}
+	own, err := peer.NamespacesOf(ownPID())
+	if err != nil {
+		return peer.Namespaces{}, unsupported("namespaces that sbd may look at: %v", err)
+	}
+	switch {
+	case len(ns.Within) != 1 || ns.PID == own.PID || !ns.First:
+		return peer.Namespaces{}, unsupported("a pid namespace of its own, whose first process it is, directly below that of sbd")
+	case ns.User == own.User || ns.Maker != own.User:
+		return peer.Namespaces{}, unsupported("a user namespace of its own, directly below that of sbd")
+	case ns.Mount == own.Mount:
+		return peer.Namespaces{}, unsupported("a mount namespace of its own")
+	case !held.Alive() || !held.Same():
+		return peer.Namespaces{}, refuse("pid: process %d has ended", held.PID)
+	}
+	return ns, nil
+}
+
+// unsupported refuses a launch for the piece that does not hold.
+func unsupported(format string, args ...any) *wire.Error {
+	return &wire.Error{
+		Reason:  wire.PlatformUnsupported,
+		Message: "the tree lacks " + fmt.Sprintf(format, args...),
+		Hint:    "sbctl doctor",
+	}
+}
+
+// mayLaunch says in words why a launch of that subject may not open. It returns
+// when the subject was created.
+func (d *Daemon) mayLaunch(l launchRow) (born time.Time, err error) {
+	st := d.state()
+	st.mu.RLock()
+	subject, err := st.knownSubject(l.subject)
+	st.mu.RUnlock()
+	switch {
+	case err != nil:
+		return born, err
+	case subject.Disabled:
+		return born, refuse("%s is disabled", l.subject)
+	case !l.tier.Satisfies(subject.MinTier):
+		return born, refuse("%s needs the tier %s, and this would be %s", l.subject, subject.MinTier, l.tier)
+	}
+	if _, _, cause := d.profileFor(l.subject, l.profile); cause != "" {
+		return born, refuse("%s has no profile named %s", l.subject, l.profile)
+	}
+	return subject.Created, nil
+}
+
+// launchOpening is the change that opens a launch.
+func (o operator) launchOpening(ctx context.Context, st *state, l *launch) (change, error) {
+	d := o.d
+	if born, err := d.mayLaunch(l.launchRow); err != nil {
+		return change{}, err
+	} else if !born.Equal(l.born) {
+		return change{}, refuse("%s was removed meanwhile", l.subject)
+	}
+	if len(st.launches) >= maxLaunches {
+		return change{}, refuse("%d launches are open, and more there cannot be", maxLaunches)
+	}
+	if !l.alive() {
+		return change{}, refuse("pid: process %d has ended", l.pid)
+	}
+	row, err := encodeLaunch(l.launchRow)
+	if err != nil {
+		return change{}, err
+	}
+	e := o.entry(ctx, kindLaunchOpen)
+	e.LaunchID, e.SubjectID, e.Tier, e.ProfileID = l.id, l.subject, l.tier.String(), l.profile
+	return change{
+		effects: []*audit.Entry{e},
+		write:   func(tx *vault.Tx) error { return tx.Put(bucketLaunches, l.id, row) },
+		permit: func(st *state) {
+			st.launches[l.id] = l.launchRow
+			d.launches.add(l)
+		},
+	}, nil
+}
+
+// disclose opens a resource for a launch on the one release path. The caller
+// wipes the content.
+func (o operator) disclose(ctx context.Context, l *launch, name string) ([]byte, error) {
+	d, p := o.d, callerOf(ctx)
+	if err := d.mayDisclose(p, name); err != nil {
+		return nil, err
+	}
+	e := o.entry(ctx, kindLaunchDisclose)
+	e.LaunchID, e.SubjectID, e.Tier, e.ProfileID = l.id, l.subject, l.tier.String(), l.profile
+	a := ask{
+		entry: *e, peer: p, capability: "read:" + name,
+		decide: func(grants.Capability) grants.Decision {
+			return grants.Decision{Outcome: grants.Allowed, Reason: grants.ReasonAllowed}
+		},
+		over: func() bool { return !p.Alive() || !l.alive() },
+	}
+	var openErr error
+	open := d.openContent(ctx, name, 0)
+	a.open = func(out *opened) error { openErr = open(out); return openErr }
+	accountFor(ctx)
+	got, err := d.release(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if got.reason != wire.Allowed {
+		if words := storeWords(name, openErr); openErr != nil && words != openErr { //nolint:errorlint // identity: was it put into words?
+			return nil, words
+		}
+		return nil, wire.Deny(got.reason)
+	}
+	return got.content, nil
+}
+
+// mayDisclose says in words why the operator cannot hand a resource to a tree.
+func (d *Daemon) mayDisclose(p *peer.Peer, name string) error {
+	st := d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	f, err := st.known(p.UID, name)
+	if err != nil {
+		return err
+	}
+	if !f.content() {
+		return refuse("%s has no content", name)
+	}
+	return nil
+}
+
+// endLaunch ends a launch on the operator's word: nothing is served in it from
+// here on, then its processes end, then its row goes.
+func (o operator) endLaunch(ctx context.Context, l *launch) (*operatorv1.Launch, error) {
+	d := o.d
+	if !d.launches.end(l, d.clock.now(), "ENDED_BY_OPERATOR") {
+		return nil, refuse("the launch %s has ended", l.id)
+	}
+	err := errors.Join(d.endRunsOf(l), d.endTree(ctx, l))
+	if !d.locked() { // else its row goes at the unlock
+		err = errors.Join(err, d.forgetLaunch(ctx, l, o.entry(ctx, kindLaunchEnd)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l.message(0), nil
+}
+
+// endTree kills the first process of a launch and waits until it is gone, and
+// with it all others.
+func (d *Daemon) endTree(ctx context.Context, l *launch) error {
+	if l.unproven { // whose process that is nobody knows
+		return nil
+	}
+	if err := l.kill(); err != nil && l.alive() {
+		return &wire.Error{Reason: wire.InternalError, Message: "ending the tree: " + err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for l.alive() {
+		select {
+		case <-ctx.Done():
+			return &wire.Error{Reason: wire.InternalError, Message: "the processes of the launch were told to end and have not"}
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// endRunsOf ends the runs of a launch.
+func (d *Daemon) endRunsOf(l *launch) error {
+	return d.endRuns(wire.RunEnded, causeLaunchEnded, func(r *run) bool { return r.launch == l })
+}
+
+// forgetLaunch removes the row of a launch that has ended, if it is there still.
+// e is the entry to write; nil when nobody asked for the end.
+func (d *Daemon) forgetLaunch(ctx context.Context, l *launch, e *audit.Entry) error {
+	if e == nil {
+		e = &audit.Entry{Kind: kindLaunchEnd, ReasonCode: string(wire.RunEnded)}
+	}
+	l.mu.Lock()
+	e.LaunchID, e.SubjectID, e.Tier, e.ProfileID = l.id, l.subject, l.tier.String(), l.profile
+	e.Cause, e.Count = l.cause, l.reads
+	l.mu.Unlock()
+	return d.mutate(ctx, func(st *state) (change, error) {
+		if _, there := st.launches[l.id]; !there {
+			return change{}, nil
+		}
+		return change{
+			effects:  []*audit.Entry{e},
+			write:    func(tx *vault.Tx) error { return tx.Delete(bucketLaunches, l.id) },
+			restrict: func(st *state) { delete(st.launches, l.id) },
+		}, nil
+	})
+}
