@@ -67,6 +67,14 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 	asked := questions(set)
 	asked = append(asked, &Request{Subject: "nobody"}, &Request{Subject: "worker"})
 	for _, r := range asked {
+		under, capped := *r, *r
+		under.Profile, under.Ceiling = "coder", NewCeiling(profile("read_resource", "notes/add"), every)
+		capped.Profile, capped.Ceiling = "coder", NewCeiling(profile("read_resource").capped("use:*"), nil)
+		personal := *r
+		personal.Object.Personal = true
+		asked = append(asked, &under, &capped, &personal, &Request{Subject: "worker", Tier: Cooperative, Profile: "ghost"})
+	}
+	for _, r := range asked {
 		if n := testing.AllocsPerRun(100, func() { Decide(set, r) }); n != 0 {
 			t.Errorf("Decide of %s allocates %v times", r.Capability, n)
 		}
@@ -86,6 +94,26 @@ func BenchmarkDecide(b *testing.B) {
 				Decide(set, asked[i%len(asked)])
 			}
 		})
+	}
+}
+
+// BenchmarkDecideUnderACeiling is the same under a profile of twenty tools.
+func BenchmarkDecideUnderACeiling(b *testing.B) {
+	set := crowd(b, 1e4)
+	p := profile("read_resource").capped("read:team-1.*", "read:*")
+	var tools []Tool
+	for i := range 20 {
+		tools = append(tools, tool(fmt.Sprintf("server/tool%d", i), "use:github.token", "reach:api.github.com"))
+		p.Tools = append(p.Tools, tools[i].Name)
+	}
+	asked := questions(set)
+	for _, r := range asked {
+		r.Profile, r.Ceiling = p.Name, NewCeiling(p, tools)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := 0; b.Loop(); i++ {
+		Decide(set, asked[i%len(asked)])
 	}
 }
 

@@ -9,6 +9,7 @@ import "slices"
 //
 // A nil Ceiling is that of a run without a profile and covers everything.
 type Ceiling struct {
+	profile string // its name
 	subject string // whose runs it is for
 	within  [actionCount][]requirement
 	caps    []Pattern // nil: not narrowed
@@ -26,7 +27,7 @@ type requirement struct {
 // those that p lists count, and what p lists but neither tools nor the shim has
 // adds nothing.
 func NewCeiling(p Profile, tools []Tool) *Ceiling {
-	c := &Ceiling{subject: p.Subject, caps: slices.Clone(p.Caps)}
+	c := &Ceiling{profile: p.Name, subject: p.Subject, caps: slices.Clone(p.Caps)}
 	for _, name := range p.Tools {
 		if IsBuiltin(name) {
 			c.add(p.Approval, Tool{Name: name, Requires: BuiltinRequires(name)})

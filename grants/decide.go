@@ -11,7 +11,7 @@ type Request struct {
 	Tier       Tier   // of the run
 
 	// Profile is the name of the run's profile; empty: none. Ceiling is what the
-	// run can reach at most; nil with a profile: there is no such profile.
+	// run can reach at most; nil although Profile is set: there is no such profile.
 	Profile string
 	Ceiling *Ceiling
 
@@ -99,7 +99,7 @@ func (r *Request) ceiling(t *trace) (*requirement, Cause) {
 		return nil, CauseSubjectMismatch
 	}
 	if t != nil {
-		t.add(CheckProfile, Pass, "the run is under profile "+r.Profile, "")
+		t.add(CheckProfile, Pass, "the run is under profile "+c.profile, "")
 	}
 	found, cause := c.find(r.Capability)
 	switch cause {

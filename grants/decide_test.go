@@ -1,6 +1,7 @@
 package grants
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -294,6 +295,38 @@ func TestResources(t *testing.T) {
 	})
 }
 
+func (g granted) by(uid uint32) granted { g.GrantedBy = &uid; return g }
+
+// Personal content is its operator's to grant, and nobody's beside.
+func TestPersonal(t *testing.T) {
+	personal := func(r *Request) { r.Object.Personal, r.Object.OwnerUID = true, 1000 }
+	both := func(r *Request) { personal(r); r.Object.Secret = true }
+	mine, other := allow("read:diary").as("mine").by(1000), allow("read:diary").as("other").by(1001)
+	check(t, []decision{
+		{"granted by its operator", []granted{mine}, asking("read:diary"), personal, allowed("mine")},
+		{"by another one", []granted{other}, asking("read:diary"), personal, refused(CausePersonal, "other")},
+		{"by nobody knows whom", []granted{allow("read:diary").as("old")}, asking("read:diary"), personal, refused(CausePersonal, "old")},
+		{"by root", []granted{allow("read:diary").as("root").by(0)}, asking("read:diary"), personal, refused(CausePersonal, "root")},
+		{"of root, by nobody knows whom", []granted{allow("read:diary").as("old")}, asking("read:diary"),
+			func(r *Request) { r.Object.Personal = true }, refused(CausePersonal, "old")},
+		{"by its operator's pattern", []granted{allow("read:*").as("any").by(1000)}, asking("read:diary"), personal, allowed("any")},
+		{"by another one's pattern", []granted{allow("read:*").as("any").by(1001)}, asking("read:diary"), personal, refused(CausePersonal, "any")},
+		{"exactly by another, by pattern by its operator", []granted{other, allow("read:*").as("any").by(1000)}, asking("read:diary"), personal, allowed("any")},
+		{"a deny is anybody's", []granted{mine, deny("read:*").as("no").by(1001)}, asking("read:diary"), personal, refused(CauseExplicitDeny, "no")},
+		{"and may be nobody's", []granted{mine, deny("read:*").as("no")}, asking("read:diary"), personal, refused(CauseExplicitDeny, "no")},
+		{"using it is no other matter", []granted{allow("use:diary").as("other").by(1001)}, asking("use:diary"), personal, refused(CausePersonal, "other")},
+		{"conditions hold as ever", []granted{mine.until(noon)}, asking("read:diary"), personal, refused(CauseGrantExpired, "mine")},
+		{"it comes before conditions", []granted{other.until(noon)}, asking("read:diary"), personal, refused(CausePersonal, "other")},
+		{"a pattern does not match a secret all the same", []granted{allow("read:*").by(1000)}, asking("read:diary"), both, refused(CauseNoGrant, "")},
+		{"disclosure is needed all the same", []granted{mine}, asking("read:diary"), both, refused(CauseDisclosureNotGranted, "mine")},
+		{"what is not personal is anybody's to grant", []granted{other}, asking("read:diary"),
+			func(r *Request) { r.Object.OwnerUID = 1000 }, allowed("other")},
+		{"what is no resource is not personal", []granted{allow("call:a/b").as("g")}, asking("call:a/b"), personal, allowed("g")},
+		{"not there", []granted{other}, asking("read:diary"), func(r *Request) { personal(r); r.Object.Exists = false }, refused(CauseUnknownResource, "")},
+		{"not granted", nil, asking("read:diary"), personal, refused(CauseNoGrant, "")},
+	})
+}
+
 func TestApproval(t *testing.T) {
 	pending := Decision{Outcome: Pending, Reason: ReasonApprovalPending, GrantID: "gated"}
 	gated := allow("read:plan").as("gated").needsApproval()
@@ -344,6 +377,45 @@ func TestExplainTellsEachStep(t *testing.T) {
 	for i := range want {
 		if steps[i] != want[i] {
 			t.Errorf("step %d: %+v, want %+v", i, steps[i], want[i])
+		}
+	}
+}
+
+// ceilingSteps is what Explain says of profile and ceiling.
+func ceilingSteps(set *Set, r *Request) (steps []Step) {
+	_, all := Explain(set, r)
+	for _, s := range all {
+		if s.Check == CheckProfile || s.Check == CheckCeiling {
+			steps = append(steps, s)
+		}
+	}
+	return steps
+}
+
+func TestExplainTellsOfTheCeiling(t *testing.T) {
+	set := setOf(t, allow("read:*").as("any"), allow("call:*").as("call"))
+	p := profile("read_resource", "github/create_issue").capped("read:docs.*")
+	other := p
+	other.Subject = "boss"
+	pass := Step{CheckProfile, Pass, "the run is under profile coder", ""}
+	for _, test := range []struct {
+		ask     string
+		profile string
+		ceiling *Ceiling
+		want    []Step
+	}{
+		{"read:docs.a", "", nil, nil},
+		{"read:docs.a", "coder", NewCeiling(p, every), []Step{pass, {CheckCeiling, Pass, "read_resource requires read:*", ""}}},
+		{"call:github/create_issue", "coder", NewCeiling(p, every), []Step{pass, {CheckCeiling, Pass, "the profile lists github/create_issue", ""}}},
+		{"read:plan", "coder", NewCeiling(p, every), []Step{pass, {CheckCeiling, Fail, "read_resource requires read:*, but caps leave it out", ""}}},
+		{"use:plan", "coder", NewCeiling(p, every), []Step{pass, {CheckCeiling, Fail, "no tool of the profile requires it", ""}}},
+		{"read:docs.a", "coder", nil, []Step{{CheckProfile, Fail, "no such profile", ""}}},
+		{"read:docs.a", "coder", NewCeiling(other, every), []Step{{CheckProfile, Fail, "the profile is another subject's", ""}}},
+	} {
+		r := asking(test.ask)
+		r.Profile, r.Ceiling = test.profile, test.ceiling
+		if got := ceilingSteps(set, r); !slices.Equal(got, test.want) {
+			t.Errorf("%s under %q: %+v, want %+v", test.ask, test.profile, got, test.want)
 		}
 	}
 }

@@ -88,3 +88,59 @@ func FuzzDecodeSubject(f *testing.F) {
 		}
 	})
 }
+
+func FuzzCheckTool(f *testing.F) {
+	for _, seed := range []string{"github/create_issue", "read_resource", "a/b/c:d", "/", "a/"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if CheckTool(name) != nil || IsBuiltin(name) {
+			return
+		}
+		c, err := ParseCapability("call:" + name)
+		if err != nil {
+			t.Fatalf("%q is a tool that cannot be called: %v", name, err)
+		}
+		p := Profile{Name: "p", Subject: "s", Tools: []string{name}}
+		if ok, cause := NewCeiling(p, []Tool{{Name: name}}).Covers(c); !ok {
+			t.Errorf("%q is listed and cannot be called: %s", name, cause)
+		}
+	})
+}
+
+func FuzzDecodeProfile(f *testing.F) {
+	row, err := EncodeProfile(profile("a/b", "read_resource").capped("read:docs.*").approving(ApprovalNever))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(row)
+	f.Add([]byte(`{"v":1,"name":"bare","subject":"worker","caps":[]}`))
+	f.Fuzz(func(t *testing.T, row []byte) {
+		p, err := DecodeProfile(row)
+		if err != nil {
+			return
+		}
+		if again, err := EncodeProfile(p); err != nil || !bytes.Equal(row, again) {
+			t.Errorf("%q reads as %+v, which is written %q, %v", row, p, again, err)
+		}
+	})
+}
+
+func FuzzDecodeTool(f *testing.F) {
+	gated := tool("a/b", "read:docs.*", "use:token")
+	gated.Gate, gated.Created = true, noon
+	row, err := EncodeTool(gated)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(row)
+	f.Fuzz(func(t *testing.T, row []byte) {
+		one, err := DecodeTool(row)
+		if err != nil {
+			return
+		}
+		if again, err := EncodeTool(one); err != nil || !bytes.Equal(row, again) {
+			t.Errorf("%q reads as %+v, which is written %q, %v", row, one, again, err)
+		}
+	})
+}

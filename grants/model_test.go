@@ -17,6 +17,58 @@ import (
 type model struct {
 	subjects []Subject
 	grants   []Grant
+	profiles []Profile
+	tools    []Tool
+	runs     []modelRun
+}
+
+// modelRun is a run that opened under a profile, with what profile and tools were
+// then.
+type modelRun struct {
+	ceiling *Ceiling
+	profile Profile
+	tools   []Tool
+}
+
+// judge says why a run under the profile cannot reach c, or whether a person has
+// to approve it: not if one of the tools that require it needs nobody.
+func (run *modelRun) judge(c Capability) (cause Cause, gated bool) {
+	cause, gated = CauseToolNotListed, true
+	within := func(list []Pattern) bool {
+		return slices.ContainsFunc(list, func(p Pattern) bool { return modelMatches(p, c) })
+	}
+	for _, name := range run.profile.Tools {
+		t := Tool{Name: name}
+		declared := slices.IndexFunc(run.tools, func(t Tool) bool { return t.Name == name })
+		switch {
+		case declared >= 0:
+			t = run.tools[declared]
+		case name == "read_resource", name == "list_resources":
+			t.Requires = []Pattern{pattern("read:*")}
+		default:
+			continue
+		}
+		called := c.String() == "call:"+name
+		if !called && !within(t.Requires) {
+			continue
+		}
+		if !called && run.profile.Caps != nil && !within(run.profile.Caps) {
+			if cause == CauseToolNotListed {
+				cause = CauseCapsNarrowed
+			}
+			continue
+		}
+		cause = ""
+		asks := t.Gate
+		switch run.profile.Approval {
+		case ApprovalAlways:
+			asks = true
+		case ApprovalAuto:
+			asks = asks || t.Approval
+		}
+		gated = gated && asks
+	}
+	return cause, gated && cause == ""
 }
 
 func (m *model) decide(r *Request) Decision {
@@ -30,6 +82,17 @@ func (m *model) decide(r *Request) Decision {
 	}
 	if !modelSatisfies(r.Tier, subject.MinTier) {
 		return refused(CauseTierTooLow, "")
+	}
+	var gated bool
+	if r.Ceiling != nil {
+		run := m.runs[slices.IndexFunc(m.runs, func(run modelRun) bool { return run.ceiling == r.Ceiling })]
+		if run.profile.Subject != r.Subject {
+			return refused(CauseSubjectMismatch, "")
+		}
+		var cause Cause
+		if cause, gated = run.judge(r.Capability); cause != "" {
+			return refused(cause, "")
+		}
 	}
 	var matching []Grant
 	for _, g := range m.grants {
@@ -61,6 +124,8 @@ func (m *model) decide(r *Request) Decision {
 			continue
 		case resource && r.Object.Secret && g.Pattern.Prefix:
 			continue
+		case resource && r.Object.Personal && (g.GrantedBy == nil || *g.GrantedBy != r.Object.OwnerUID):
+			miss = CausePersonal
 		case modelEnded(g, r):
 			miss = CauseGrantExpired
 		case g.Uses > 0 && r.Used(g.ID) >= g.Uses:
@@ -75,7 +140,7 @@ func (m *model) decide(r *Request) Decision {
 			d := allowed(g.ID)
 			d.Limited = g.Uses > 0
 			d.Disclosed = r.Capability.Action == Read && r.Object.Secret
-			if g.RequireApproval {
+			if g.RequireApproval || gated {
 				d.Outcome, d.Reason = Pending, ReasonApprovalPending
 			}
 			return d
@@ -131,9 +196,11 @@ func modelEnded(g Grant, r *Request) bool {
 
 // The alphabets are small, so that things meet.
 var (
-	someNames   = []string{"a", "b"}
-	someObjects = []string{"x", "y", "d.x", "d.y", "d.e.x", "d.", "d"}
-	someActions = []Action{Read, Read, Use, Call, MemoryRead}
+	someNames    = []string{"a", "b"}
+	someObjects  = []string{"x", "y", "d.x", "d.y", "d.e.x", "d.", "d"}
+	someActions  = []Action{Read, Read, Use, Call, MemoryRead}
+	someProfiles = []string{"p", "q"}
+	someTools    = []string{"d/x", "d/y", "x/d"}
 )
 
 func anyPattern(t *rapid.T) Pattern {
@@ -145,6 +212,42 @@ func anyPattern(t *rapid.T) Pattern {
 	}
 	return p
 }
+
+func anyPatterns(t *rapid.T) []Pattern {
+	patterns := []Pattern{}
+	for range rapid.IntRange(0, 2).Draw(t, "patterns") {
+		if p := anyPattern(t); !slices.Contains(patterns, p) {
+			patterns = append(patterns, p)
+		}
+	}
+	return sortedPatterns(patterns)
+}
+
+func anyTool(t *rapid.T) Tool {
+	return Tool{
+		Name: rapid.SampledFrom(someTools).Draw(t, "tool"), Requires: anyPatterns(t),
+		Approval: rapid.Bool().Draw(t, "tool approval"), Gate: rapid.IntRange(0, 3).Draw(t, "gate") == 0,
+	}
+}
+
+func anyProfile(t *rapid.T) Profile {
+	p := Profile{
+		Name:     rapid.SampledFrom(someProfiles).Draw(t, "profile"),
+		Subject:  rapid.SampledFrom(someNames).Draw(t, "subject"),
+		Approval: rapid.SampledFrom([]Approval{ApprovalAuto, ApprovalAuto, ApprovalAlways, ApprovalNever}).Draw(t, "profile approval"),
+	}
+	for _, name := range append([]string{"capability_report", "read_resource"}, someTools...) {
+		if rapid.Bool().Draw(t, "lists") {
+			p.Tools = append(p.Tools, name)
+		}
+	}
+	if rapid.Bool().Draw(t, "capped") {
+		p.Caps = anyPatterns(t)
+	}
+	return p
+}
+
+func anyUID(t *rapid.T) uint32 { return rapid.Uint32Range(1001, 1002).Draw(t, "uid") }
 
 func anyGrant(t *rapid.T) Grant {
 	g := Grant{
@@ -160,6 +263,10 @@ func anyGrant(t *rapid.T) Grant {
 			g.BootUntil = time.Hour + time.Duration(rapid.IntRange(-1, 1).Draw(t, "boot until"))
 		}
 	}
+	if rapid.IntRange(0, 3).Draw(t, "known") > 0 {
+		by := anyUID(t)
+		g.GrantedBy = &by
+	}
 	if g.Effect == Allow {
 		g.Uses = rapid.Uint64Range(0, 2).Draw(t, "uses")
 		g.Tier = rapid.SampledFrom([]Tier{0, 0, Cooperative, Bound, Sandboxed}).Draw(t, "tier")
@@ -173,9 +280,10 @@ func anyRequest(t *rapid.T) *Request {
 	used := rapid.Uint64Range(0, 2).Draw(t, "used")
 	return &Request{
 		Subject:    rapid.SampledFrom([]string{"a", "b", "nobody"}).Draw(t, "asks"),
-		Capability: Capability{rapid.SampledFrom(someActions).Draw(t, "to"), rapid.SampledFrom(someObjects).Draw(t, "what")},
+		Capability: Capability{rapid.SampledFrom(someActions).Draw(t, "to"), rapid.SampledFrom(slices.Concat(someObjects, someTools)).Draw(t, "what")},
 		Object: Object{
 			Exists: rapid.Bool().Draw(t, "exists"), Secret: rapid.Bool().Draw(t, "secret"), HasContent: rapid.Bool().Draw(t, "has content"),
+			Personal: rapid.IntRange(0, 2).Draw(t, "personal") == 0, OwnerUID: anyUID(t),
 		},
 		Tier:        Tier(rapid.IntRange(0, int(Separate)).Draw(t, "run")),
 		Now:         noon.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "now"))),
@@ -209,6 +317,7 @@ func TestEvaluatorAgainstModel(t *testing.T) {
 				before := len(m.grants)
 				m.subjects = slices.DeleteFunc(m.subjects, func(s Subject) bool { return s.Name == name })
 				m.grants = slices.DeleteFunc(m.grants, func(g Grant) bool { return g.Subject == name })
+				m.profiles = slices.DeleteFunc(m.profiles, func(p Profile) bool { return p.Subject == name })
 				if gone != before-len(m.grants) {
 					t.Fatalf("RemoveSubject took %d grants with it, want %d", gone, before-len(m.grants))
 				}
@@ -245,12 +354,67 @@ func TestEvaluatorAgainstModel(t *testing.T) {
 					return g.Pattern.String() == "read:"+name || g.Pattern.String() == "use:"+name
 				})
 			},
+			"put tool": func(t *rapid.T) {
+				tool := anyTool(t)
+				if err := set.PutTool(tool); err != nil {
+					t.Fatal(err)
+				}
+				m.tools = append(slices.DeleteFunc(m.tools, func(old Tool) bool { return old.Name == tool.Name }), tool)
+			},
+			"remove tool": func(t *rapid.T) {
+				name := rapid.SampledFrom(someTools).Draw(t, "name")
+				before := len(m.tools)
+				m.tools = slices.DeleteFunc(m.tools, func(t Tool) bool { return t.Name == name })
+				if _, ok := set.RemoveTool(name); ok != (len(m.tools) < before) {
+					t.Fatalf("RemoveTool knows %s: %v", name, ok)
+				}
+			},
+			"put profile": func(t *rapid.T) {
+				p := anyProfile(t)
+				fits := slices.ContainsFunc(m.subjects, func(s Subject) bool { return s.Name == p.Subject }) &&
+					!slices.ContainsFunc(m.profiles, func(old Profile) bool { return old.Name == p.Name && old.Subject != p.Subject }) &&
+					!slices.ContainsFunc(p.Tools, func(name string) bool {
+						return strings.Contains(name, "/") && !slices.ContainsFunc(m.tools, func(t Tool) bool { return t.Name == name })
+					})
+				if err := set.PutProfile(p); (err == nil) != fits {
+					t.Fatalf("PutProfile(%+v): %v, fits: %v", p, err, fits)
+				}
+				if fits {
+					m.profiles = append(slices.DeleteFunc(m.profiles, func(old Profile) bool { return old.Name == p.Name }), p)
+				}
+			},
+			"remove profile": func(t *rapid.T) {
+				name := rapid.SampledFrom(someProfiles).Draw(t, "name")
+				before := len(m.profiles)
+				m.profiles = slices.DeleteFunc(m.profiles, func(p Profile) bool { return p.Name == name })
+				if _, ok := set.RemoveProfile(name); ok != (len(m.profiles) < before) {
+					t.Fatalf("RemoveProfile knows %s: %v", name, ok)
+				}
+			},
+			"open a run": func(t *rapid.T) {
+				name := rapid.SampledFrom(someProfiles).Draw(t, "under")
+				at := slices.IndexFunc(m.profiles, func(p Profile) bool { return p.Name == name })
+				ceiling, ok := set.Ceiling(name)
+				if ok != (at >= 0) {
+					t.Fatalf("Ceiling knows %s: %v", name, ok)
+				}
+				if ok {
+					m.runs = append(m.runs, modelRun{ceiling, m.profiles[at], slices.Clone(m.tools)})
+				}
+			},
 			"": func(t *rapid.T) {
 				if got := len(set.All()); got != len(m.grants) {
 					t.Fatalf("%d grants, want %d", got, len(m.grants))
 				}
 				for range 4 {
 					r := anyRequest(t)
+					if len(m.runs) > 0 && rapid.IntRange(0, 3).Draw(t, "under a profile") > 0 {
+						run := rapid.SampledFrom(m.runs).Draw(t, "run of")
+						r.Profile, r.Ceiling = run.profile.Name, run.ceiling
+						if rapid.IntRange(0, 9).Draw(t, "its own") > 0 {
+							r.Subject = run.profile.Subject
+						}
+					}
 					got, want := Decide(set, r), m.decide(r)
 					if got != want {
 						t.Fatalf("Decide(%+v) = %+v, want %+v, grants %+v", r, got, want, m.grants)
@@ -258,10 +422,31 @@ func TestEvaluatorAgainstModel(t *testing.T) {
 					if explained, steps := Explain(set, r); explained != got || len(steps) == 0 {
 						t.Fatalf("Explain(%+v) = %+v with %d steps, but Decide says %+v", r, explained, len(steps), got)
 					}
+					if free := withoutCeiling(set, r); wider(got, free) {
+						t.Fatalf("Decide(%+v) = %+v, and without its ceiling only %+v", r, got, free)
+					}
 				}
 			},
 		})
 	})
+}
+
+func withoutCeiling(set *Set, r *Request) Decision {
+	free := *r
+	free.Profile, free.Ceiling = "", nil
+	return Decide(set, &free)
+}
+
+// wider reports whether a gives something that b does not.
+func wider(a, b Decision) bool {
+	switch a.Outcome {
+	case Allowed:
+		return a != b
+	case Pending:
+		return b.Outcome == Denied || a.GrantID != b.GrantID
+	default:
+		return false
+	}
 }
 
 // TestRowsRoundTrip: what is encoded decodes to the same, whatever the order in
@@ -277,6 +462,30 @@ func TestRowsRoundTrip(t *testing.T) {
 		again, err := DecodeGrant(row)
 		if err != nil || !reflect.DeepEqual(again, g) {
 			t.Fatalf("DecodeGrant(%s) = %+v, %v, want %+v", row, again, err, g)
+		}
+	})
+}
+
+func TestProfilesAndToolsRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := anyProfile(t)
+		slices.Sort(p.Tools)
+		row, err := EncodeProfile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := DecodeProfile(row); err != nil || !reflect.DeepEqual(again, p) {
+			t.Fatalf("DecodeProfile(%s) = %+v, %v, want %+v", row, again, err, p)
+		}
+		tool := anyTool(t)
+		if len(tool.Requires) == 0 {
+			tool.Requires = nil
+		}
+		if row, err = EncodeTool(tool); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := DecodeTool(row); err != nil || !reflect.DeepEqual(again, tool) {
+			t.Fatalf("DecodeTool(%s) = %+v, %v, want %+v", row, again, err, tool)
 		}
 	})
 }

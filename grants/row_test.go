@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 var update = flag.Bool("update", false, "write the golden rows anew")
 
 func TestGoldenRows(t *testing.T) {
-	uid := uint32(1001)
+	uid, root := uint32(1001), uint32(0)
 	created := time.Date(2030, 1, 2, 3, 4, 5, 678000000, time.FixedZone("", 3600))
 	subjects := []Subject{
 		{Name: "worker"},
@@ -30,6 +31,23 @@ func TestGoldenRows(t *testing.T) {
 			Note: "für Zoë <once> & \"again\"", Owner: "laptop", Created: created,
 		},
 		deny("memory.write:*").as("a").Grant,
+		{ID: "b", Subject: "worker", Pattern: pattern("read:diary"), Effect: Allow, Created: created, GrantedBy: &root},
+		{ID: "c", Subject: "worker", Pattern: pattern("read:diary"), Effect: Allow, GrantedBy: &uid},
+	}
+	profiles := []Profile{
+		{Name: "bare", Subject: "worker"},
+		{Name: "closed", Subject: "worker", Tools: []string{"read_resource"}, Caps: []Pattern{}},
+		{
+			Name: "coder", Subject: "worker", Tools: []string{"github/create_issue", "read_resource"},
+			Caps: []Pattern{pattern("read:docs.*"), pattern("use:github.token")}, Approval: ApprovalAlways, Created: created, Owner: "laptop",
+		},
+	}
+	tools := []Tool{
+		{Name: "shell/true"},
+		{
+			Name: "github/create_issue", Requires: []Pattern{pattern("reach:api.github.com"), pattern("use:github.token")},
+			Approval: true, Gate: true, Created: created, Owner: "laptop",
+		},
 	}
 	var rows []string
 	for _, s := range subjects {
@@ -54,6 +72,39 @@ func TestGoldenRows(t *testing.T) {
 		g.Created = g.Created.UTC()
 		if diff := cmp.Diff(g, again); err != nil || diff != "" {
 			t.Errorf("DecodeGrant: %v\n%s", err, diff)
+		}
+	}
+	for _, p := range profiles {
+		row, err := EncodeProfile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, string(row))
+		again, err := DecodeProfile(row)
+		p.Created = p.Created.UTC()
+		if diff := cmp.Diff(p, again); err != nil || diff != "" {
+			t.Errorf("DecodeProfile: %v\n%s", err, diff)
+		}
+		slices.Reverse(p.Tools)
+		slices.Reverse(p.Caps)
+		if other, err := EncodeProfile(p); err != nil || !bytes.Equal(row, other) {
+			t.Errorf("in another order the profile is written %s, %v, and not %s", other, err, row)
+		}
+	}
+	for _, one := range tools {
+		row, err := EncodeTool(one)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, string(row))
+		again, err := DecodeTool(row)
+		one.Created = one.Created.UTC()
+		if diff := cmp.Diff(one, again); err != nil || diff != "" {
+			t.Errorf("DecodeTool: %v\n%s", err, diff)
+		}
+		slices.Reverse(one.Requires)
+		if other, err := EncodeTool(one); err != nil || !bytes.Equal(row, other) {
+			t.Errorf("in another order the tool is written %s, %v, and not %s", other, err, row)
 		}
 	}
 	golden := filepath.Join("testdata", "rows.jsonl")
@@ -107,5 +158,55 @@ func TestRowsAreReadStrictly(t *testing.T) {
 	}
 	if s, err := DecodeSubject([]byte(`{"v":1,"name":"worker","Disabled":true}`)); err == nil {
 		t.Errorf("a subject's key of another case is read as %+v", s)
+	}
+}
+
+func TestProfilesAndToolsAreReadStrictly(t *testing.T) {
+	const (
+		goodProfile = `{"v":1,"name":"coder","subject":"worker","tools":["a/b","read_resource"],"caps":["read:a","read:b"],"approval":"never"}`
+		goodTool    = `{"v":1,"name":"a/b","requires":["read:a","use:b"],"approval":true}`
+	)
+	profiles := func(from, to string) string { return strings.Replace(goodProfile, from, to, 1) }
+	tools := func(from, to string) string { return strings.Replace(goodTool, from, to, 1) }
+	if _, err := DecodeProfile([]byte(goodProfile)); err != nil {
+		t.Fatalf("DecodeProfile(%s): %v", goodProfile, err)
+	}
+	if _, err := DecodeTool([]byte(goodTool)); err != nil {
+		t.Fatalf("DecodeTool(%s): %v", goodTool, err)
+	}
+	for name, row := range map[string]string{
+		"empty":                  ``,
+		"a later version":        profiles(`"v":1`, `"v":2`),
+		"an unknown key":         profiles(`"v":1`, `"v":1,"x":1`),
+		"a key of another case":  profiles(`"tools"`, `"Tools"`),
+		"tools in another order": profiles(`"a/b","read_resource"`, `"read_resource","a/b"`),
+		"caps in another order":  profiles(`"read:a","read:b"`, `"read:b","read:a"`),
+		"a tool twice":           profiles(`"a/b",`, `"a/b","a/b",`),
+		"null for tools":         profiles(`["a/b","read_resource"]`, `null`),
+		"an empty list of tools": profiles(`["a/b","read_resource"]`, `[]`),
+		"null for caps":          profiles(`["read:a","read:b"]`, `null`),
+		"a cap not canonical":    profiles(`"read:a"`, `"a"`),
+		"an approval of none":    profiles(`never`, `sometimes`),
+		"the default is written": profiles(`never`, `auto`),
+		"a number for approval":  profiles(`"never"`, `2`),
+		"a malformed tool":       profiles(`a/b`, `a b`),
+		"no subject":             profiles(`"subject":"worker",`, ``),
+		"a tool's row":           goodTool,
+	} {
+		if p, err := DecodeProfile([]byte(row)); err == nil {
+			t.Errorf("%s: %s is read as %+v", name, row, p)
+		}
+	}
+	for name, row := range map[string]string{
+		"requirements in another order": tools(`"read:a","use:b"`, `"use:b","read:a"`),
+		"an empty list":                 tools(`["read:a","use:b"]`, `[]`),
+		"a built-in":                    tools(`a/b`, `read_resource`),
+		"false written":                 tools(`}`, `,"gate":false}`),
+		"text for a boolean":            tools(`true`, `"always"`),
+		"a profile's row":               goodProfile,
+	} {
+		if one, err := DecodeTool([]byte(row)); err == nil {
+			t.Errorf("%s: %s is read as %+v", name, row, one)
+		}
 	}
 }
