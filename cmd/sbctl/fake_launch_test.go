@@ -3,8 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
@@ -77,4 +81,16 @@ func (f *fakeOperator) OpenLaunch(_ context.Context, q *operatorv1.OpenLaunchReq
 	}
 	f.launches = append(f.launches, response.GetLaunch())
 	return response, nil
+}
+
+// launchedCommand waits until there is a launch of a subject: launched SUBJECT.
+func launchedCommand(ts *testscript.TestScript, _ bool, args []string) {
+	for range 200 {
+		ts.Check(ts.Exec("sbctl", "runs"))
+		if regexp.MustCompile(`(?m)^[a-z]+ +` + args[0] + ` .* launched `).MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	ts.Fatalf("there is no launch of %s", args[0])
 }

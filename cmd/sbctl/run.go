@@ -168,6 +168,9 @@ func (c runCmd) config(doing string, places client.Places) (launch.Config, error
 		return config, nil
 	}
 	workspace, err := filepath.Abs(c.Workspace)
+	if err == nil {
+		workspace, err = filepath.EvalSymlinks(workspace) // as the daemon finds it among the mounts
+	}
 	if err != nil {
 		return config, refuse(doing, "finding the workspace: %v", err)
 	}
