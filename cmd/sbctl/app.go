@@ -36,9 +36,10 @@ type app struct {
 	tty    func() (*terminal.TTY, error)
 
 	conn    *grpc.ClientConn
-	fdRead  bool     // what --passphrase-fd names was read
-	asking  bool     // for the operator's passphrase
-	console *console // that this runs in; nil outside of one
+	fdRead  bool                              // what --passphrase-fd names was read
+	asking  bool                              // for the operator's passphrase
+	aside   func(question func() error) error // gives way to a question; nil where nothing is in its way
+	console *console                          // that this runs in; nil outside of one
 }
 
 // say tells the person something; it is no data.

@@ -149,7 +149,7 @@ func (c *console) run(ctx context.Context, a *app, from lines, interactive bool)
 	for {
 		line, err := from.next(ctx)
 		if err != nil && ctx.Err() != nil {
-			return ctx.Err()
+			return &failure{code: wire.InternalError, what: "interrupted", exit: wire.ExitFailed, cause: ctx.Err()}
 		}
 		if errors.Is(err, io.EOF) {
 			break

@@ -37,6 +37,7 @@ type fakeOperator struct {
 	launches  []*operatorv1.Launch
 	denials   []*operatorv1.DenialGroup
 	lines     [][]byte
+	follow    bool // WatchEvents goes on after the last line
 	keys      *fakeKeys
 	auth      *fakeAuth
 	refusal   *wire.Error // what every call but Status answers
@@ -499,12 +500,15 @@ func (f *fakeOperator) ReadAudit(q *operatorv1.ReadAuditRequest, stream grpc.Ser
 
 func (f *fakeOperator) WatchEvents(_ *operatorv1.WatchEventsRequest, stream grpc.ServerStreamingServer[operatorv1.WatchEventsResponse]) error {
 	f.mu.Lock()
-	lines := slices.Clone(f.lines)
+	lines, follow := slices.Clone(f.lines), f.follow
 	f.mu.Unlock()
 	for _, line := range lines {
 		if err := stream.Send(&operatorv1.WatchEventsResponse{Line: line}); err != nil {
 			return err
 		}
+	}
+	if follow {
+		<-stream.Context().Done()
 	}
 	return nil
 }

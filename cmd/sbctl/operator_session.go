@@ -66,7 +66,18 @@ func (a *app) authenticate(ctx context.Context, doing string, refusal error) err
 
 // openSession takes the operator's passphrase and opens a session on the
 // connection of a. A person may mistype it a few times, a program may not.
-func (a *app) openSession(ctx context.Context, doing string) (*operatorv1.OpenSessionResponse, error) {
+func (a *app) openSession(ctx context.Context, doing string) (opened *operatorv1.OpenSessionResponse, err error) {
+	if a.aside == nil {
+		return a.askSession(ctx, doing)
+	}
+	err = a.aside(func() (err error) {
+		opened, err = a.askSession(ctx, doing)
+		return err
+	})
+	return opened, err
+}
+
+func (a *app) askSession(ctx context.Context, doing string) (*operatorv1.OpenSessionResponse, error) {
 	left := tries
 	if a.passphraseFD() != nil {
 		left = 1

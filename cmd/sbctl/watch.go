@@ -26,7 +26,11 @@ Keys:
   up, down, j, k    select             tab    the other list
   g    grant what was denied, for an hour
   d    deny it     x    disable the subject     e    end the run or launch
+  u    give the operator's passphrase, or end the session that it opened
   r    ask again   q    leave
+
+The session is the screen's own and ends with it. A key that needs one asks for the
+passphrase when there is none.
 
 With -o json, or when standard output is no terminal, every new entry is written
 as a line of JSON.
@@ -97,9 +101,11 @@ func (a *app) watchScreen(ctx context.Context, events eventStream) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = terminal.Close() }()
 	lines, ended := receive(ctx, events)
-	live := &liveScreen{app: a}
+	live := &liveScreen{app: a, terminal: terminal}
+	defer func() { _ = live.terminal.Close() }()
+	a.aside = live.aside
+	defer func() { a.aside = nil }()
 	if err := live.load(ctx); err != nil {
 		return err
 	}
@@ -108,7 +114,7 @@ func (a *app) watchScreen(ctx context.Context, events eventStream) error {
 	settle := time.NewTimer(0)
 	defer settle.Stop()
 	for {
-		if err := terminal.Draw(&live.model); err != nil {
+		if err := live.terminal.Draw(&live.model); err != nil {
 			return err
 		}
 		select {
@@ -128,7 +134,7 @@ func (a *app) watchScreen(ctx context.Context, events eventStream) error {
 			}
 		case <-tick.C:
 			live.show()
-		case key, ok := <-terminal.Keys():
+		case key, ok := <-live.terminal.Keys():
 			if !ok {
 				return nil
 			}
@@ -164,11 +170,13 @@ func receive(ctx context.Context, events eventStream) (lines <-chan []byte, ende
 
 // liveScreen is the screen with what it needs to ask and to act.
 type liveScreen struct {
-	app     *app
-	model   screen.Model
-	status  *operatorv1.StatusResponse
-	denials []*operatorv1.DenialGroup
-	recent  []string
+	app      *app
+	terminal *screen.Terminal
+	model    screen.Model
+	status   *operatorv1.StatusResponse
+	operator *operatorv1.GetOperatorResponse // nil where the daemon does not tell
+	denials  []*operatorv1.DenialGroup
+	recent   []string
 }
 
 // remember keeps the newest entries, and counts denials. Asking the daemon for
@@ -224,7 +232,10 @@ func (l *liveScreen) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.status = status
+	l.status, l.operator = status, nil
+	if state, err := l.app.operatorState(ctx, "watching"); err == nil {
+		l.operator = state
+	}
 	l.show()
 	return nil
 }
@@ -236,7 +247,13 @@ func (l *liveScreen) show() {
 		Title: fmt.Sprintf("sbctl watch   sbd %s, vault %s, audit %s, entry %d", l.status.GetVersion(),
 			stateAndCause(l.status.GetVaultState(), l.status.GetVaultCause()),
 			stateAndCause(l.status.GetAuditState(), l.status.GetAuditCause()), l.status.GetAuditSeq()),
-		Recent: l.recent,
+		Recent: l.recent, Session: l.operator.GetSession(),
+	}
+	switch {
+	case l.operator.GetSession():
+		state.Title += ", operator's session open"
+	case l.operator.GetPassphrase() && !l.operator.GetAuthenticated():
+		state.Title += ", no operator's session"
 	}
 	for _, p := range grouped(l.status.GetRuns(), l.status.GetLaunches()) {
 		line := screen.Run{ID: p.id(), Attested: p.attested(), Opened: ui.Relative(time.UnixMilli(p.opened()), now), Within: p.within}
@@ -278,6 +295,10 @@ func (l *liveScreen) do(ctx context.Context, action screen.Action) {
 	case screen.Disable:
 		enabled := false
 		_, err = call(ctx, l.app, "disabling", &operatorv1.SetSubjectRequest{Name: action.Subject, Enabled: &enabled}, operatorv1.OperatorServiceClient.SetSubject)
+	case screen.Unlock:
+		err = l.unlock(ctx)
+	case screen.Lock:
+		_, err = call(ctx, l.app, "ending the session", &operatorv1.CloseSessionRequest{}, operatorv1.OperatorServiceClient.CloseSession)
 	case screen.End:
 		_, err = call(ctx, l.app, "ending", &operatorv1.EndRunRequest{RunId: action.RunID}, operatorv1.OperatorServiceClient.EndRun)
 	}
@@ -288,4 +309,35 @@ func (l *liveScreen) do(ctx context.Context, action screen.Action) {
 	if err != nil {
 		l.model.Message = err.Error()
 	}
+}
+
+// unlock opens a session on the screen's connection.
+func (l *liveScreen) unlock(ctx context.Context) error {
+	const doing = "opening a session"
+	state, err := l.app.operatorState(ctx, doing)
+	switch {
+	case err != nil:
+		return err
+	case state.GetAuthenticated():
+		return refuse(doing, "none is needed")
+	case !state.GetPassphrase():
+		return refuse(doing, "no operator's passphrase is set: sbctl operator set-passphrase")
+	}
+	_, err = l.app.openSession(ctx, doing)
+	return err
+}
+
+// aside asks a person while the terminal is in its usual mode, and takes it over
+// again.
+func (l *liveScreen) aside(question func() error) error {
+	if err := l.terminal.Close(); err != nil {
+		return err
+	}
+	err := question()
+	terminal, openErr := screen.Open()
+	if openErr != nil {
+		return errors.Join(err, openErr) // the closed one has no more keys, which ends the screen
+	}
+	l.terminal = terminal
+	return err
 }

@@ -11,7 +11,6 @@
 package terminal
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -138,11 +137,7 @@ func (t *TTY) Confirm(ctx context.Context, question string) (bool, error) {
 		return false, fmt.Errorf("asking on the terminal: %w", err)
 	}
 	answer, err := t.wait(ctx, func() ([]byte, error) {
-		line, err := bufio.NewReader(t.file).ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			err = nil // no answer is a no
-		}
-		return line, err
+		return readAnswer(t.file)
 	})
 	if err != nil {
 		return false, fmt.Errorf("reading the answer: %w", err)
@@ -152,6 +147,23 @@ func (t *TTY) Confirm(ctx context.Context, question string) (bool, error) {
 		return true, nil
 	}
 	return false, nil
+}
+
+// readAnswer reads a line from a terminal in its usual mode. What was typed before
+// it came into that mode ends in a return and no newline.
+func readAnswer(typed io.Reader) ([]byte, error) {
+	var line []byte
+	buffer := make([]byte, 256)
+	for {
+		n, err := typed.Read(buffer)
+		line = append(line, buffer[:n]...)
+		if errors.Is(err, io.EOF) || bytes.ContainsAny(line, "\r\n") || len(line) > maxTyped {
+			return line, nil // no answer is a no
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // wait is read, unless the person interrupts it. Where a read of a terminal

@@ -36,6 +36,8 @@ type State struct {
 	Denials []Denial
 	// Recent are the newest entries, oldest first.
 	Recent []string
+	// Session says that the operator has a session on this connection.
+	Session bool
 }
 
 // Verb is what the person wants done.
@@ -50,6 +52,8 @@ const (
 	Grant        // grant Subject the Capability for an hour
 	Disable      // disable Subject
 	End          // end the run or the launch
+	Unlock       // take the operator's passphrase and open a session
+	Lock         // end the operator's session
 )
 
 // Action is a verb and what it is about.
@@ -74,6 +78,8 @@ func (a Action) Question() string {
 			return fmt.Sprintf("end launch %s of %s with all its processes?", a.RunID, a.Subject)
 		}
 		return fmt.Sprintf("end run %s of %s?", a.RunID, a.Subject)
+	case Lock:
+		return "end the operator's session?"
 	default:
 		return ""
 	}
@@ -166,6 +172,12 @@ func (m *Model) Press(key Key) Action {
 		m.ask(m.onSubject())
 	case "e":
 		m.ask(m.onRun())
+	case "u":
+		if m.state.Session {
+			m.ask(Action{Verb: Lock}, "")
+			return Action{}
+		}
+		return Action{Verb: Unlock}
 	}
 	return Action{}
 }

@@ -49,11 +49,24 @@ func TestKeys(t *testing.T) {
 		{"enter is a no", []Key{"x", "q"}, Action{}},
 		{"an answered question is gone", []Key{"x", "n", "y"}, Action{}},
 		{"granting needs a denial", []Key{"g", "y"}, Action{}},
+		{"open a session", []Key{"u"}, Action{Verb: Unlock}},
 		{"unknown keys do nothing", []Key{"z", "?"}, Action{}},
 	} {
 		if diff := cmp.Diff(test.want, press(shown(), test.keys...)); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", test.name, diff)
 		}
+	}
+}
+
+// Ending a session is asked about, opening one is not: that asks by itself.
+func TestSessionKey(t *testing.T) {
+	m := shown()
+	m.Show(State{Session: true})
+	if got := m.Press("u"); got.Verb != None || !strings.Contains(strings.Join(m.View(200, 40), "\n"), "end the operator's session? y/n") {
+		t.Errorf("u does %v at once", got)
+	}
+	if got := m.Press("y"); got.Verb != Lock {
+		t.Errorf("y does %v", got)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // keys is the last line when there is nothing else to tell.
-const keys = "↑↓ select  tab other list  g grant 1h  d deny  x disable subject  e end run  q quit"
+const keys = "↑↓ select  tab other list  g grant 1h  d deny  x disable subject  e end run  u passphrase  q quit"
 
 // fixed is the number of lines that are always there: title, two headings with
 // a blank line before each, a blank line and heading of what is recent, last line.
