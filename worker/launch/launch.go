@@ -87,7 +87,7 @@ type Config struct {
 	// Stdin, Stdout and Stderr are the command's; those that are terminals are
 	// replaced by a terminal of the tree's own, which Wait relays. Nil means this
 	// process's own.
-	Stdin, Stdout, Stderr *os.File
+	Stdin, Stdout, Stderr *os.File `json:"-"`
 }
 
 // Command is what a tree runs.

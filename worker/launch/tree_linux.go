@@ -3,57 +3,346 @@ package launch
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
+
+const usernsHint = "user namespaces may be switched off (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone), forbidden by a container, " +
+	"or restricted by AppArmor (kernel.apparmor_restrict_unprivileged_userns; packaging/apparmor has a profile that allows them to sbctl)"
 
 // Tree is a tree of processes whose first one waits or runs the command. Its
 // methods may be called from any goroutine, but Go and Wait only once each.
-type Tree struct{}
+type Tree struct {
+	control *conn
+	process *os.Process
+	stdio   [3]*os.File
+	signals chan os.Signal
 
-// Main recognises the first process of a tree by args (os.Args) and is then all
-// that this process does: the caller exits with code. It must be the first
-// thing in main, before flags are parsed or anything is opened.
-func Main(args []string) (handled bool, code int) { return false, 0 }
+	gone  chan struct{} // closed when the first process is, and everything with it
+	state *os.ProcessState
+
+	term    *relay   // nil: the command has no terminal
+	master  *os.File // the tree's terminal
+	started bool
+	once    sync.Once
+}
+
+// handedOn are the signals that are the tree's. Those of a terminal are for the
+// command's group, as the terminal would send them.
+var handedOn = map[syscall.Signal]bool{
+	unix.SIGINT: true, unix.SIGQUIT: true, unix.SIGHUP: true, unix.SIGTSTP: true,
+	unix.SIGTERM: false, unix.SIGUSR1: false, unix.SIGUSR2: false,
+}
 
 // Check starts a tree as cfg would and ends it again. It returns an
 // *Unsupported that names the first piece that is missing, an error that is
 // ErrRefused when cfg must not be started anywhere, or nil.
 func Check(ctx context.Context, cfg Config) error {
-	return errors.New("not yet")
+	tree, err := Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	tree.Kill()
+	return nil
 }
 
 // Start makes the first process of a tree, which covers what must be covered
 // and then waits. ctx bounds this step only. On an error there is nothing left.
 // Errors: *Unsupported, ErrRefused, or what went wrong.
 //
-// From here until Wait returns, signals for this process are the tree's: INT,
-// QUIT, HUP, TERM, USR1, USR2, TSTP and CONT are handed on.
+// From here until Wait or Kill returns, signals for this process are the
+// tree's: INT, QUIT, HUP, TERM, USR1, USR2, TSTP and CONT are handed on.
 func Start(ctx context.Context, cfg Config) (*Tree, error) {
-	return nil, errors.New("not yet")
+	cfg.Environ = environment(cfg.Environ)
+	given := setup{Config: cfg, Mark: Marker{Subject: cfg.Subject, Profile: cfg.Profile, Sandbox: cfg.Sandbox, NoNet: cfg.NoNet}}
+	if outer, inside := Inside(); inside {
+		given.Nested = outermost
+		switch {
+		case outer.Sandbox:
+			given.Nested = noMounts
+		case os.Geteuid() == 0:
+			given.Nested = oldProc // uid 0's /proc has read-only parts, so the kernel gives no other
+		}
+		given.Mark = Marker{
+			Subject: outer.Subject, Profile: outer.Profile,
+			Sandbox: outer.Sandbox || cfg.Sandbox, NoNet: outer.NoNet || cfg.NoNet,
+		}
+	}
+
+	control, theirs, err := pair()
+	if err != nil {
+		return nil, err
+	}
+	t := &Tree{
+		control: control, gone: make(chan struct{}), signals: make(chan os.Signal, 32),
+		stdio: [3]*os.File{orStd(cfg.Stdin, os.Stdin), orStd(cfg.Stdout, os.Stdout), orStd(cfg.Stderr, os.Stderr)},
+	}
+	for sig := range handedOn {
+		if !signal.Ignored(sig) {
+			signal.Notify(t.signals, sig)
+		}
+	}
+	signal.Notify(t.signals, unix.SIGCONT, unix.SIGWINCH)
+	err = t.fork(given, theirs)
+	theirs.Close()
+	if err == nil {
+		err = t.prepare(ctx, given)
+	}
+	if err != nil {
+		t.Kill()
+		return nil, err
+	}
+	return t, nil
 }
 
-// Describe says what a tree started with cfg would see, in the order in which a
-// person wants to read it. It starts nothing. Errors: *Unsupported, ErrRefused.
-func Describe(cfg Config) ([]Rule, error) {
-	return nil, errors.New("not yet")
+func orStd(file, std *os.File) *os.File {
+	if file == nil {
+		return std
+	}
+	return file
 }
 
-// Inside reports whether this process is in a tree, by what the first process
-// left there.
-func Inside() (Marker, bool) { return Marker{}, false }
+// fork starts F. A thread of its own stays with it, because the death of a
+// parent that the kernel tells children about is that of its thread.
+func (t *Tree) fork(given setup, theirs *os.File) error {
+	forked := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var err error
+		t.process, err = startFirst(given, [4]*os.File{t.stdio[0], t.stdio[1], t.stdio[2], theirs})
+		forked <- err
+		if err != nil {
+			close(t.gone)
+			return
+		}
+		t.state, err = t.process.Wait()
+		if err != nil {
+			t.state = nil
+		}
+		close(t.gone)
+	}()
+	return <-forked
+}
+
+func startFirst(given setup, files [4]*os.File) (*os.Process, error) {
+	// The maps of the new user namespace are written through /proc/PID, which
+	// belongs to uid 0 while a process is undumpable. There is no secret in this
+	// process yet, and F is the same program again.
+	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	if dumpable != 1 {
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
+			return nil, err
+		}
+		defer func() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }()
+	}
+	uid, gid := os.Geteuid(), os.Getegid()
+	sys := &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWPID,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}},
+		Pdeathsig:   unix.SIGKILL,
+		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, // kept over exec, which is not uid 0's
+	}
+	switch given.Nested {
+	case outermost:
+	case oldProc:
+		sys.Cloneflags &^= unix.CLONE_NEWPID
+		sys.Pdeathsig = 0 // F must live to end the rest
+	case noMounts:
+		sys.Cloneflags &^= unix.CLONE_NEWPID | unix.CLONE_NEWNS
+		sys.Pdeathsig = 0
+	}
+	if given.Config.NoNet {
+		sys.Cloneflags |= unix.CLONE_NEWNET
+	}
+	process, err := os.StartProcess("/proc/self/exe", []string{firstName}, &os.ProcAttr{
+		Files: files[:], Env: []string{}, Sys: sys,
+	})
+	if err != nil {
+		return nil, missing("user namespaces", usernsHint, err)
+	}
+	return process, nil
+}
+
+// prepare gives F its orders and waits until it is ready.
+func (t *Tree) prepare(ctx context.Context, given setup) error {
+	stop := context.AfterFunc(ctx, func() { _ = t.process.Kill() })
+	defer stop()
+	var a answer
+	err := t.control.send(given)
+	if err == nil {
+		_, err = t.control.receive(&a)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("starting a launch: %w", context.Cause(ctx))
+	case err != nil:
+		return fmt.Errorf("%w while it was prepared", ErrEnded)
+	}
+	return a.err()
+}
 
 // PID of the first process, as this process sees it.
-func (t *Tree) PID() int { return 0 }
+func (t *Tree) PID() int { return t.process.Pid }
 
-// Go starts the command. An error says why it could not be started; os.ErrNotExist
-// and os.ErrPermission are kept, as a shell's exit codes 127 and 126 need. The
+// Go starts the command. An error says why it could not be started; fs.ErrNotExist
+// and fs.ErrPermission are kept, as a shell's exit codes 127 and 126 need. The
 // tree is still there then, and only Kill is left to do.
-func (t *Tree) Go(cmd Command) error { return errors.New("not yet") }
+func (t *Tree) Go(cmd Command) error {
+	order := order{Run: &run{Command: cmd}}
+	term := newRelay(t.stdio)
+	if term != nil {
+		order.Run.Terminal, order.Run.Files = &term.like, term.files
+	}
+	if err := t.control.send(order); err != nil {
+		return fmt.Errorf("%w before the command was started", ErrEnded)
+	}
+	var a answer
+	master, err := t.control.receive(&a)
+	if err != nil {
+		return fmt.Errorf("%w before the command was started", ErrEnded)
+	}
+	if err := a.err(); err != nil {
+		return err
+	}
+	t.started = true
+	if term != nil {
+		if master == nil {
+			return errors.New("the tree has no terminal to relay")
+		}
+		t.term = term
+		return term.begin(master)
+	}
+	return nil
+}
 
 // Wait relays the terminal until the command ends and returns its exit code, or
 // 128 plus the number of the signal that ended it. The tree is gone when it
 // returns. ErrEnded: its first process was killed.
-func (t *Tree) Wait() (code int, err error) { return 1, errors.New("not yet") }
+func (t *Tree) Wait() (code int, err error) {
+	stops := make(chan syscall.Signal)
+	go func() {
+		defer close(stops)
+		for {
+			var a answer
+			if _, err := t.control.receive(&a); err != nil {
+				return
+			}
+			if a.Stopped != 0 {
+				select {
+				case stops <- syscall.Signal(a.Stopped):
+				case <-t.gone:
+					return
+				}
+			}
+		}
+	}()
+	told := stops
+	for {
+		select {
+		case <-t.gone:
+			t.end()
+			return t.code()
+		case sig, more := <-told:
+			if !more {
+				told = nil // F is about to be gone
+				continue
+			}
+			t.suspend(sig)
+		case sig := <-t.signals:
+			t.handOn(sig)
+		case <-t.term.ticks():
+			t.term.look()
+		}
+	}
+}
+
+func (t *Tree) code() (int, error) {
+	if t.state == nil {
+		return 1, ErrEnded
+	}
+	status, ok := t.state.Sys().(syscall.WaitStatus)
+	switch {
+	case !ok:
+		return 1, ErrEnded
+	case status.Signaled():
+		return 128 + int(status.Signal()), ErrEnded
+	}
+	return status.ExitStatus(), nil
+}
+
+func (t *Tree) handOn(sig os.Signal) {
+	number, ok := sig.(syscall.Signal)
+	if !ok {
+		return
+	}
+	if group, handed := handedOn[number]; handed {
+		_ = t.control.send(order{Signal: int(number), Group: group}) // F is gone: t.gone follows
+		return
+	}
+	t.term.look() // WINCH, CONT: another size, or in the foreground again
+}
+
+// suspend stops this process as the command was stopped, so that the shell
+// that started it takes over, and goes on when the shell says so.
+func (t *Tree) suspend(sig syscall.Signal) {
+	t.term.pause()
+	stopSelf(sig)
+	if !signal.Ignored(unix.SIGTSTP) {
+		signal.Notify(t.signals, unix.SIGTSTP)
+	}
+	t.term.look()
+	_ = t.control.send(order{Resume: true})
+}
+
+// stopSelf stops this process and its group, and returns when it goes on. It
+// returns at once where nobody could make it go on: the kernel does not stop a
+// group without a shell above it.
+func stopSelf(sig syscall.Signal) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if sig == unix.SIGSTOP {
+		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP)
+		return
+	}
+	// The others of the group first, which a pipeline has; then this thread
+	// alone, because only then does the signal arrive before the next line.
+	handled := !signal.Ignored(unix.SIGTSTP)
+	signal.Ignore(unix.SIGTSTP)
+	_ = unix.Kill(0, unix.SIGTSTP)
+	signal.Reset(unix.SIGTSTP)
+	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP)
+	if !handled {
+		signal.Ignore(unix.SIGTSTP)
+	}
+}
+
+// end gives back what Start and Go took.
+func (t *Tree) end() {
+	t.once.Do(func() {
+		signal.Stop(t.signals)
+		t.control.unix.Close()
+		t.term.finish()
+	})
+}
 
 // Kill ends every process of the tree at once and waits until they are gone. It
 // may be called more than once, before and after Wait.
-func (t *Tree) Kill() {}
+func (t *Tree) Kill() {
+	if t.process != nil {
+		_ = t.process.Kill() // it may be gone
+	}
+	t.control.unix.CloseWrite()
+	<-t.gone
+	t.end()
+}

@@ -1,0 +1,496 @@
+package launch
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// view is what a tree is going to see. It is worked out from a Config before
+// anything is mounted, in Describe as in the first process.
+type view struct {
+	sandbox, noNet bool
+	root           bool // the tree runs as uid 0
+	home           string
+	broker         string  // SocketDir/broker
+	covers         []cover // parents before what is in them
+	kept           []place // of /run, read-only
+	places         []place // of a sandbox, parents before what is in them
+	workspace      string
+	runtimeDir     string // /run/user/UID
+}
+
+// cover hides a path below something empty.
+type cover struct {
+	path   string
+	file   bool // an empty device, because it is no directory
+	secret bool // the broker's: must be hidden wherever it can be reached
+	why    string
+}
+
+// place is a path in a sandbox.
+type place struct {
+	path   string
+	kind   kind
+	target string // of a link
+	why    string
+}
+
+type kind int
+
+const (
+	readOnly kind = iota
+	readWrite
+	ownDir // a tmpfs
+	link
+)
+
+// systemDirs are what a sandbox may read of the system.
+var systemDirs = []string{
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix/store", "/gnu/store",
+	"/var/lib/ca-certificates", // where SUSE's certificates are
+}
+
+// keptInRun are what programs need of /run: names of hosts, and NixOS's programs.
+var keptInRun = []string{"/run/systemd/resolve", "/run/resolvconf", "/run/current-system", "/run/booted-system", "/run/opengl-driver"}
+
+// ownTops have another content inside, whatever they hold outside.
+var ownTops = []string{"/dev", "/proc", "/run", "/sys"}
+
+// doors are sockets and directories of sockets, as patterns below /tmp or the
+// home directory, through which a program outside can be made to run something
+// or to give away a key.
+var tmpDoors = []string{
+	".X11-unix", ".ICE-unix", "ssh-*", "zellij-*", "emacs*", "dbus-*", "vscode-*.sock", "kitty*", "mykitty*", "nvim*", "screens", "uscreens",
+}
+
+var homeDoors = []string{".ssh", ".ssh/agent", ".gnupg", ".screen", ".docker/run", ".docker/desktop", ".colima/default", ".rd", ".emacs.d/server"}
+
+var systemDoors = []string{
+	"/var/run", "/var/lib/lxd/unix.socket", "/var/snap/lxd/common/lxd/unix.socket", "/var/lib/docker/containerd", "/var/run/docker.sock", "/var/run/dbus",
+}
+
+// rootsFiles are what a sandbox must not read of /etc although the uid may.
+var rootsFiles = []string{
+	"/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssl/private", "/etc/pki/tls/private",
+	"/etc/ssh/ssh_host_*_key", "/etc/NetworkManager/system-connections", "/etc/wireguard", "/etc/krb5.keytab",
+}
+
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrRefused, fmt.Sprintf(format, args...))
+}
+
+// viewOf works a view out. It reads the file system and changes nothing.
+func viewOf(cfg Config) (*view, error) {
+	all, err := mounts()
+	if err != nil {
+		return nil, err
+	}
+	if !filepath.IsAbs(cfg.Home) {
+		return nil, refuse("the broker's home %q is not an absolute path", cfg.Home)
+	}
+	home, err := filepath.EvalSymlinks(cfg.Home)
+	if err != nil {
+		return nil, fmt.Errorf("looking for the broker's home: %w", err)
+	}
+	socketDir := cmp.Or(cfg.SocketDir, filepath.Join(cfg.Home, "run"))
+	broker, err := filepath.EvalSymlinks(filepath.Join(socketDir, "broker"))
+	if err != nil {
+		return nil, fmt.Errorf("looking for the broker's socket: %w", err)
+	}
+	v := &view{
+		sandbox: cfg.Sandbox, noNet: cfg.NoNet, root: os.Geteuid() == 0, home: home, broker: broker,
+		runtimeDir: "/run/user/" + strconv.Itoa(os.Geteuid()),
+	}
+	environ := environment(cfg.Environ)
+	if cfg.Sandbox {
+		if err := v.findWorkspace(cfg, all); err != nil {
+			return nil, err
+		}
+	}
+
+	v.hide(home, true, "the broker's home: key, vault, log and the operator's socket")
+	for _, other := range cfg.Homes {
+		v.hide(other, true, "the home of a broker")
+	}
+	v.hide(filepath.Join(socketDir, "operator"), true, "the operator's socket")
+	for _, c := range slices.Clone(v.covers) {
+		for _, other := range aliases(all, c.path) {
+			v.hide(other, true, "another path to "+c.path)
+		}
+	}
+	v.findDoors(environ)
+	if err := v.checkCovers(environ); err != nil {
+		return nil, err
+	}
+	v.keep()
+	if cfg.Sandbox {
+		if err := v.furnish(cfg, environ); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+func environment(environ []string) []string {
+	if environ == nil {
+		return os.Environ()
+	}
+	return environ
+}
+
+func lookup(environ []string, name string) string {
+	for _, pair := range environ {
+		if value, ok := strings.CutPrefix(pair, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// hide adds a cover for what path leads to, when it is there and not covered yet.
+func (v *view) hide(path string, secret bool, why string) {
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil || within(resolved, v.broker) {
+		return
+	}
+	for _, top := range ownTops {
+		if within(resolved, top) {
+			return // gone with all of it
+		}
+	}
+	if slices.ContainsFunc(v.covers, func(c cover) bool { return !c.file && within(resolved, c.path) || c.path == resolved }) {
+		return
+	}
+	info, err := os.Stat(resolved)
+	if err != nil {
+		return
+	}
+	v.covers = append(v.covers, cover{path: resolved, file: !info.IsDir(), secret: secret, why: why})
+}
+
+// findDoors covers the sockets of programs outside that would run something
+// for whoever connects, or hand out keys.
+func (v *view) findDoors(environ []string) {
+	if dir := lookup(environ, "XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		v.hide(dir, false, "sockets of the session")
+	}
+	for _, path := range systemDoors {
+		v.hide(path, false, "sockets of the system")
+	}
+	for _, path := range socketsIn(environ) {
+		v.hide(path, false, "a socket that the environment names")
+	}
+	v.hide(tmuxDir(environ), false, "tmux runs what it is told")
+	for _, pattern := range tmpDoors {
+		paths, err := filepath.Glob("/tmp/" + pattern)
+		if err != nil {
+			continue
+		}
+		for _, path := range paths {
+			if info, err := os.Lstat(path); err == nil && (info.IsDir() || info.Mode().Type() == fs.ModeSocket) {
+				v.hide(path, false, "sockets of programs outside")
+			}
+		}
+	}
+	home := lookup(environ, "HOME")
+	if !filepath.IsAbs(home) {
+		return
+	}
+	for _, dir := range homeDoors {
+		entries, err := os.ReadDir(filepath.Join(home, dir))
+		if err != nil {
+			continue
+		}
+		for _, entry := range entries {
+			if entry.Type() == fs.ModeSocket {
+				v.hide(filepath.Join(home, dir, entry.Name()), false, "a socket of a program outside")
+			}
+		}
+	}
+}
+
+// tmuxDir is where tmux puts its sockets.
+func tmuxDir(environ []string) string {
+	return filepath.Join(cmp.Or(lookup(environ, "TMUX_TMPDIR"), "/tmp"), "tmux-"+strconv.Itoa(os.Geteuid()))
+}
+
+// socketsIn lists the sockets that variables name, in the forms that are in
+// use: a path, unix:PATH, unix:path=PATH, unix://PATH, PATH,more.
+func socketsIn(environ []string) []string {
+	var found []string
+	for _, pair := range environ {
+		_, value, _ := strings.Cut(pair, "=")
+		for part := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ';' || r == ',' || r == ':' }) {
+			part = strings.TrimPrefix(part, "path=")
+			if strings.HasPrefix(part, "//") {
+				part = part[1:]
+			}
+			if !filepath.IsAbs(part) {
+				continue
+			}
+			if info, err := os.Stat(part); err == nil && info.Mode().Type() == fs.ModeSocket {
+				found = append(found, part)
+			}
+		}
+	}
+	return found
+}
+
+// abstractBus reports whether the session bus is a socket without a path, which
+// no mount can cover.
+func abstractBus(environ []string) bool {
+	return strings.Contains(lookup(environ, "DBUS_SESSION_BUS_ADDRESS"), "unix:abstract=")
+}
+
+// checkCovers refuses what could only be started with its ground hidden.
+func (v *view) checkCovers(environ []string) error {
+	here, err := os.Getwd()
+	if err != nil {
+		here = "/"
+	}
+	for _, c := range v.covers {
+		if c.path == "/" || !c.secret && (within(lookup(environ, "HOME"), c.path) || within(here, c.path)) && !v.sandbox {
+			return refuse("%s must be hidden (%s), but the home or working directory is in it", c.path, c.why)
+		}
+	}
+	return nil
+}
+
+// keep collects what stays of /run.
+func (v *view) keep() {
+	for _, path := range keptInRun {
+		if resolved, err := filepath.EvalSymlinks(path); err == nil {
+			if resolved != path {
+				v.kept = append(v.kept, place{path: path, kind: link, target: resolved})
+				continue
+			}
+			v.kept = append(v.kept, place{path: path, kind: readOnly, why: "names of hosts, the system's programs"})
+		}
+	}
+	resolv, err := filepath.EvalSymlinks("/etc/resolv.conf")
+	if err == nil && within(resolv, "/run") && !slices.ContainsFunc(v.kept, func(p place) bool { return within(resolv, p.path) }) {
+		v.kept = append(v.kept, place{path: resolv, kind: readOnly, why: "names of hosts"})
+	}
+}
+
+// findWorkspace checks the workspace and keeps its path without links.
+func (v *view) findWorkspace(cfg Config, all []mount) error {
+	dir := cfg.Workspace
+	if dir == "" {
+		here, err := os.Getwd()
+		if err != nil {
+			return fmt.Errorf("looking for the working directory: %w", err)
+		}
+		dir = here
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	resolved, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return fmt.Errorf("looking for the workspace: %w", err)
+	}
+	if info, err := os.Stat(resolved); err != nil || !info.IsDir() {
+		return refuse("the workspace %s is not a directory", dir)
+	}
+	if resolved == "/" {
+		return refuse("the workspace must not be the whole file system")
+	}
+	for _, top := range ownTops {
+		if within(resolved, top) {
+			return refuse("the workspace must not lie in %s", top)
+		}
+	}
+	homes := append([]string{cfg.Home, filepath.Join(cmp.Or(cfg.SocketDir, filepath.Join(cfg.Home, "run")), "operator")}, cfg.Homes...)
+	for _, home := range homes {
+		if home, err := filepath.EvalSymlinks(home); err == nil && overlap(all, resolved, home) {
+			return refuse("the workspace %s contains %s or lies in it, which is the broker's", dir, home)
+		}
+	}
+	v.workspace = resolved
+	return nil
+}
+
+// overlap reports whether one of two paths without links is in the other, also
+// when they look apart because something is mounted twice.
+func overlap(all []mount, a, b string) bool {
+	if within(a, b) || within(b, a) {
+		return true
+	}
+	first, second := spotOf(all, a), spotOf(all, b)
+	if first.dev == second.dev && (within(first.path, second.path) || within(second.path, first.path)) {
+		return true
+	}
+	return above(a, b) || above(b, a)
+}
+
+// above reports whether dir is, by device and inode, a directory above path.
+func above(dir, path string) bool {
+	want, err := os.Stat(dir)
+	if err != nil {
+		return false
+	}
+	for at := path; ; at = filepath.Dir(at) {
+		if have, err := os.Stat(at); err == nil && os.SameFile(want, have) {
+			return true
+		}
+		if at == "/" {
+			return false
+		}
+	}
+}
+
+// furnish lists what is in a sandbox.
+func (v *view) furnish(cfg Config, environ []string) error {
+	put := func(p place) {
+		v.places = slices.DeleteFunc(v.places, func(have place) bool { return have.path == p.path })
+		v.places = append(v.places, p)
+	}
+	for _, dir := range systemDirs {
+		info, err := os.Lstat(dir)
+		switch {
+		case err != nil:
+		case info.Mode().Type() == fs.ModeSymlink:
+			if target, err := os.Readlink(dir); err == nil {
+				put(place{path: dir, kind: link, target: target, why: "the system"})
+			}
+		case info.IsDir():
+			put(place{path: dir, kind: readOnly, why: "the system"})
+		}
+	}
+	if resolv, err := filepath.EvalSymlinks("/etc/resolv.conf"); err == nil && !within(resolv, "/etc") && !within(resolv, "/run") {
+		put(place{path: resolv, kind: readOnly, why: "names of hosts"})
+	}
+	put(place{path: "/tmp", kind: ownDir, why: "temporary files"})
+	put(place{path: "/var/tmp", kind: ownDir, why: "temporary files"})
+	put(place{path: "/var/run", kind: link, target: "/run"})
+	if home := lookup(environ, "HOME"); filepath.IsAbs(home) {
+		resolved, err := filepath.EvalSymlinks(home)
+		if err == nil && resolved != "/" && !within(resolved, v.workspace) {
+			if resolved != filepath.Clean(home) {
+				put(place{path: filepath.Clean(home), kind: link, target: resolved})
+			}
+			put(place{path: resolved, kind: ownDir, why: "the home directory, empty"})
+		}
+	}
+	for _, path := range cfg.Readable {
+		resolved, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			return fmt.Errorf("looking for what may be read: %w", err)
+		}
+		if resolved == "/" || slices.ContainsFunc(v.covers, func(c cover) bool { return c.secret && (within(resolved, c.path) || within(c.path, resolved)) }) {
+			return refuse("%s may not be read in a sandbox: the broker's home is in it, or it in the home", path)
+		}
+		shown := func(p place) bool { return (p.kind == readOnly || p.kind == readWrite) && within(resolved, p.path) }
+		if within(resolved, v.workspace) || slices.ContainsFunc(v.places, shown) {
+			continue
+		}
+		put(place{path: resolved, kind: readOnly, why: "asked for"})
+	}
+	put(place{path: v.workspace, kind: readWrite, why: "the workspace"})
+	slices.SortStableFunc(v.places, func(a, b place) int { return strings.Compare(a.path, b.path) })
+
+	for _, pattern := range rootsFiles {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			continue
+		}
+		for _, path := range paths {
+			if unix.Access(path, unix.R_OK) == nil && !within(path, v.workspace) {
+				v.hide(path, false, "the system's secrets, which this uid may read")
+			}
+		}
+	}
+	return nil
+}
+
+// Describe says what a tree started with cfg would see, in the order in which a
+// person wants to read it. It starts nothing. Errors: ErrRefused, or what could
+// not be looked at.
+func Describe(cfg Config) ([]Rule, error) {
+	v, err := viewOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return v.rules(), nil
+}
+
+func (v *view) rules() []Rule {
+	var rules []Rule
+	add := func(path string, access Access, why string) { rules = append(rules, Rule{path, access, why}) }
+	add("processes", AccessOwn, "no other process is visible, and all of them end with the first")
+	if v.noNet {
+		add("network", AccessOwn, "loopback and nothing else")
+	} else {
+		add("network", AccessOutside, "sockets without a path are cut off where the kernel's Landlock can (ABI 6)")
+	}
+	for _, c := range v.covers {
+		if !v.sandbox || c.secret || v.shown(c.path) {
+			add(c.path, AccessHidden, c.why)
+		}
+	}
+	add(v.broker, AccessRead, "the broker's socket")
+	if v.sandbox {
+		for _, p := range v.places {
+			switch p.kind {
+			case readOnly:
+				add(p.path, AccessRead, p.why)
+			case readWrite:
+				add(p.path, AccessWrite, p.why)
+			case ownDir:
+				add(p.path, AccessOwn, p.why)
+			case link:
+			}
+		}
+	}
+	add("/dev", AccessOwn, strings.Join(devices, " ")+", terminals and shared memory of its own")
+	add("/proc", AccessOwn, "its own processes")
+	add("/run", AccessOwn, "without the sockets of the system and of the session")
+	for _, p := range v.kept {
+		if p.kind == readOnly {
+			add(p.path, AccessRead, p.why)
+		}
+	}
+	if v.sandbox {
+		add("everything else", AccessHidden, "does not exist in the sandbox; Landlock says the same once more")
+		return rules
+	}
+	if v.root {
+		add("/proc/sys", AccessRead, "uid 0 could give orders to the kernel here")
+	}
+	add("/sys", AccessRead, "settings of the kernel")
+	add("everything else", AccessOutside, "as far as the uid may")
+	return rules
+}
+
+// shown reports whether a sandbox shows path through something that it binds.
+func (v *view) shown(path string) bool {
+	shown := false
+	for _, p := range v.places { // the deepest one counts
+		if within(path, p.path) {
+			shown = p.kind == readOnly || p.kind == readWrite
+		}
+	}
+	return shown
+}
+
+// missing turns what the kernel said about a step into an *Unsupported where
+// it means that the machine does not do such things.
+func missing(piece, hint string, err error) error {
+	for _, errno := range []error{unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EINVAL, unix.ENOSPC, unix.EUSERS, unix.ENODEV, unix.EOPNOTSUPP} {
+		if errors.Is(err, errno) {
+			return &Unsupported{Piece: piece, Hint: hint, Err: err}
+		}
+	}
+	return fmt.Errorf("%s: %w", piece, err)
+}
