@@ -264,7 +264,7 @@ func (o operator) needAuth(ctx context.Context, st *state, n need) error {
 // told from the other processes of the daemon's uid: by a passphrase, or because
 // it is an operator of another uid.
 func (d *Daemon) authenticated(p *peer.Peer) bool {
-	return p.UID != d.doors.own && d.isOperator(p.UID) || d.sessions.of(p, d.clock.read()) != ""
+	return p.UID != d.doors.own && d.isOperator(p.UID) || d.sessions.of(p, d.clock) != ""
 }
 
 // authorise lets only plain peers of operators' uids become the operator, and of
@@ -272,7 +272,7 @@ func (d *Daemon) authenticated(p *peer.Peer) bool {
 func (d *Daemon) authorise(ctx context.Context, full string) error {
 	p := callerOf(ctx)
 	if p.Class == peer.Plain && d.isOperator(p.UID) && p.Alive() && d.guard.passes(p, d.runs.list(false)) {
-		d.sessions.of(p, d.clock.read()) // which is a use
+		d.sessions.of(p, d.clock) // which is a use
 		return nil
 	}
 	accountFor(ctx)

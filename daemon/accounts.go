@@ -123,7 +123,7 @@ func (d *Daemon) accountStream(srv any, stream grpc.ServerStream, info *grpc.Str
 func (d *Daemon) account(ctx context.Context, full string, outcome error) error {
 	accountFor(ctx)
 	c, p := calls[full], callerOf(ctx)
-	e := audit.Entry{Kind: c.kind, SessionID: d.sessions.of(p, d.clock.read()), Peer: peerEntry(p), Action: c.action, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
+	e := audit.Entry{Kind: c.kind, SessionID: d.sessions.of(p, d.clock), Peer: peerEntry(p), Action: c.action, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
 	if outcome != nil {
 		e.Decision = decisionError
 		e.ReasonCode = string(refusal(outcome).Reason)

@@ -80,7 +80,7 @@ func (d *Daemon) mayEnter(at door, p *peer.Peer) error {
 		}
 		// Who is a subject is not known while the vault is locked. Whoever the
 		// socket was opened for is told so, and can do nothing else.
-		if d.locked() && slices.Contains(d.doors.openFor(at).uids, p.UID) {
+		if !d.state().open && slices.Contains(d.doors.openFor(at).uids, p.UID) {
 			return nil
 		}
 	}

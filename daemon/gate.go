@@ -64,6 +64,7 @@ func (g *gate) leave(p *peer.Peer) {
 	delete(g.paced, p)
 	g.mu.Unlock()
 	g.unread.leave(p)
+	g.d.sessions.end(p)
 	go func() {
 		defer g.open.Done()
 		// Nobody waits for the answer; a failing log is reported by its own state.

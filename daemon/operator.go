@@ -28,7 +28,7 @@ func refuse(format string, args ...any) *wire.Error {
 // entry is the part of an entry that every act of the operator has.
 func (o operator) entry(ctx context.Context, kind audit.Kind) *audit.Entry {
 	return &audit.Entry{
-		Kind: kind, SessionID: o.d.sessions.of(callerOf(ctx), o.d.clock.read()), Peer: peerEntry(callerOf(ctx)), Decision: decisionAllow, ReasonCode: string(wire.Allowed),
+		Kind: kind, SessionID: o.d.sessions.of(callerOf(ctx), o.d.clock), Peer: peerEntry(callerOf(ctx)), Decision: decisionAllow, ReasonCode: string(wire.Allowed),
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func (o operator) GetOperator(ctx context.Context, _ *operatorv1.GetOperatorRequest) (*operatorv1.GetOperatorResponse, error) {
 	d, p, at := o.d, callerOf(ctx), o.d.clock.read()
 	response := &operatorv1.GetOperatorResponse{
-		Session: d.sessions.of(p, at) != "", Authenticated: d.authenticated(p), Guard: d.guard.on(), Operators: d.doors.operators,
+		Session: d.sessions.of(p, d.clock) != "", Authenticated: d.authenticated(p), Guard: d.guard.on(), Operators: d.doors.operators,
 		Sessions: uint32(d.sessions.count(at)),
 	}
 	if err := d.needUnlocked(); err != nil { // what is set is not known, and nothing can be done with it
@@ -83,7 +83,7 @@ func (o operator) SetOperatorPassphrase(ctx context.Context, req *operatorv1.Set
 	case !set && len(req.GetPresent()) > 0:
 		return nil, refuse("no passphrase is set that could be the present one")
 	case len(req.GetPresent()) > 0:
-		if err := o.try(ctx, req.GetPresent(), d.sessions.of(p, d.clock.read())); err != nil {
+		if err := o.try(ctx, req.GetPresent(), d.sessions.of(p, d.clock)); err != nil {
 			return nil, err
 		}
 	case d.authenticated(p):

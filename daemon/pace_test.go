@@ -52,7 +52,7 @@ func TestWhoDoesNotReadIsNotHeard(t *testing.T) {
 
 // Processes that take all connections they can leave room for the next.
 func TestConnectionsAreShared(t *testing.T) {
-	g := newGate(&Daemon{}, brokerDoor)
+	g := newGate(newDaemon(Config{Home: t.TempDir()}, fileConfig{}), brokerDoor)
 	connect := func(pid int32) (n int) {
 		for g.admit(&peer.Peer{UID: uint32(os.Geteuid()), PID: pid}) == nil {
 			n++

@@ -312,6 +312,7 @@ func endRun(name func(id string) string) func(*daemontest.Daemon, *daemontest.Ru
 }
 
 func setTier(d *daemontest.Daemon, subject, tier string) {
+	d.Authenticate()
 	_, _ = d.Operator().SetSubject(context.Background(), &operatorv1.SetSubjectRequest{Name: subject, MinTier: tier})
 }
 

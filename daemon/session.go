@@ -42,14 +42,15 @@ func (ss *sessions) begin(p *peer.Peer, id string, at reading) {
 
 // of is the id of a connection's session; empty when it has none. It counts as a
 // use.
-func (ss *sessions) of(p *peer.Peer, at reading) string {
+func (ss *sessions) of(p *peer.Peer, clock *clock) string {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	s, ok := ss.open[p]
-	switch {
-	case !ok:
+	if !ok {
 		return ""
-	case s.idle(at):
+	}
+	at := clock.read()
+	if s.idle(at) {
 		delete(ss.open, p)
 		return ""
 	}

@@ -17,8 +17,10 @@ package daemontest
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -42,8 +44,13 @@ type Options struct {
 	Home string
 	// SocketDir is the directory of the sockets; empty: run below the home.
 	SocketDir string
-	// Config is the text of config.yaml; empty: there is none.
+	// Config is the text of config.yaml.
 	Config string
+	// Guard leaves the guard against eager agents on. It is off otherwise: a test
+	// is shim, agent and operator in one process.
+	Guard bool
+	// Operators are uids that are operators beside the daemon's own.
+	Operators []uint32
 	// KeySource is auto, keychain or file; empty: file.
 	KeySource string
 	// WaitKey makes the daemon start locked when the key source does not answer.
@@ -129,8 +136,8 @@ func begin(t testing.TB, options Options, start func(*Daemon) engine) *Daemon {
 	if d.SocketDir == "" {
 		d.SocketDir = filepath.Join(home, "run")
 	}
-	if options.Config != "" {
-		if err := os.WriteFile(filepath.Join(home, "config.yaml"), []byte(options.Config), 0o600); err != nil {
+	if config := options.config(); config != "" {
+		if err := os.WriteFile(filepath.Join(home, "config.yaml"), []byte(config), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,6 +146,22 @@ func begin(t testing.TB, options Options, start func(*Daemon) engine) *Daemon {
 	d.noteGenesis()
 	return d
 }
+
+// config is the text of config.yaml.
+func (o Options) config() string {
+	config := o.Config
+	if !o.Guard {
+		config = NoGuard + config
+	}
+	if len(o.Operators) > 0 {
+		config += fmt.Sprintf("operators: %s\n", strings.ReplaceAll(fmt.Sprint(o.Operators), " ", ", "))
+	}
+	return config
+}
+
+// NoGuard is the line of config.yaml that turns the guard against eager agents
+// off, for tests that start sbd themselves.
+const NoGuard = "operatorGuard: false\n"
 
 // NewHome is an empty home that is gone when the test ends. Its path is short,
 // as a socket's must be.
