@@ -183,7 +183,7 @@ func (d *Daemon) probes() []*operatorv1.Probe {
 			probes = append(probes, &operatorv1.Probe{Name: "key-source", Status: "ok", Summary: summary})
 		}
 	}
-	return probes
+	return append(probes, d.policyProbes()...)
 }
 
 // slotSummaries say what the slots that open by themselves protect from.
