@@ -277,7 +277,7 @@ func (d *Daemon) authorise(ctx context.Context, full string) error {
 	}
 	accountFor(ctx)
 	e := audit.Entry{
-		Kind: audit.Authz, Peer: peerEntry(p), Action: calls[full].action,
+		Kind: audit.Authz, LaunchID: p.Launch, Peer: peerEntry(p), Action: calls[full].action,
 		Decision: decisionDeny, ReasonCode: string(wire.AccessDenied), Cause: causeOperatorRefused,
 	}
 	if err := d.recordDenial(ctx, p, e); err != nil {

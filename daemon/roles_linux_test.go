@@ -2,4 +2,7 @@ package daemon_test
 
 // roles are more of what this program does when a test starts it again, each
 // with one argument.
-var roles = map[string]func(string) int{"hand-over": handOver, "status": operatorStatus, "hoard": hoard, "knock": knock, "loud": loud, "pry": pry}
+var roles = map[string]func(string) int{
+	"hand-over": handOver, "status": operatorStatus, "hoard": hoard, "knock": knock, "loud": loud, "pry": pry,
+	"hold": hold, "stubborn": stubborn, "deny": deny,
+}

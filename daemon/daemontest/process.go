@@ -18,7 +18,12 @@ import (
 // removes what they built. Call it from TestMain:
 //
 //	func TestMain(m *testing.M) { os.Exit(daemontest.Main(m)) }
+//
+// It also is the first process of the trees that a test starts: see TreeOptions.
 func Main(m *testing.M) int {
+	if code, is := First(); is {
+		return code
+	}
 	code := m.Run()
 	build.Lock()
 	defer build.Unlock()
