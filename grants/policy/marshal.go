@@ -96,7 +96,11 @@ func profileNodes(d *Document) (*yaml.Node, error) {
 	var m mapping
 	for _, name := range slices.Sorted(maps.Keys(d.Profiles)) {
 		one := d.Profiles[name]
-		if err := one.Validate(); err != nil {
+		err := one.Validate()
+		if err == nil && one.Name != name {
+			err = fmt.Errorf("it is named %q", one.Name)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("profile %q: %w", name, err)
 		}
 		var fields mapping
@@ -121,7 +125,11 @@ func toolNodes(d *Document) (*yaml.Node, error) {
 	var m mapping
 	for _, name := range slices.Sorted(maps.Keys(d.Tools)) {
 		t := d.Tools[name]
-		if err := t.Validate(); err != nil {
+		err := t.Validate()
+		if err == nil && t.Name != name {
+			err = fmt.Errorf("it is named %q", t.Name)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("tool %q: %w", name, err)
 		}
 		var fields mapping

@@ -3,6 +3,7 @@ package policy
 import (
 	"bytes"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,11 @@ func TestMarshalRefusesWhatParseWould(t *testing.T) {
 		"a relative file":       {Resources: map[string]Resource{"a": {File: "a", Pin: PinPath}}},
 		"a malformed subject":   {Subjects: map[string]Subject{"a b": {}}},
 		"a tier for no minimum": {Subjects: map[string]Subject{"a": {MinTier: grants.Keyed}}},
+		"uid 0":                 {Subjects: map[string]Subject{"a": {UID: new(uint32)}}},
+		"a malformed profile":   {Profiles: map[string]grants.Profile{"p": {Name: "p"}}},
+		"a malformed tool":      {Tools: map[string]grants.Tool{"read_resource": {Name: "read_resource"}}},
+		"a profile misnamed":    {Profiles: map[string]grants.Profile{"p": {Name: "q", Subject: "worker"}}},
+		"a tool misnamed":       {Tools: map[string]grants.Tool{"a/b": {Name: "a/c"}}},
 		"no effect":             read(grants.Grant{}),
 		"a deny with uses":      read(grants.Grant{Effect: grants.Deny, Uses: 1}),
 		"a note of two lines":   read(grants.Grant{Effect: grants.Allow, Note: "a\nb"}),
@@ -149,13 +155,50 @@ func anyDocument(t *rapid.T) *Document {
 		}
 		d.Resources[name.Draw(t, "resource")] = r
 	}
+	taken := map[uint32]bool{}
 	for range rapid.IntRange(0, 3).Draw(t, "subjects") {
 		s := Subject{Owner: d.Owner, MinTier: rapid.SampledFrom([]grants.Tier{0, grants.Cooperative, grants.Bound, grants.Sandboxed}).Draw(t, "min tier")}
 		if rapid.Bool().Draw(t, "said") {
 			enabled := rapid.Bool().Draw(t, "enabled")
 			s.Enabled = &enabled
 		}
+		if rapid.Bool().Draw(t, "mapped") {
+			uid := rapid.Uint32Range(1, 1<<32-2).Filter(func(uid uint32) bool { return !taken[uid] }).Draw(t, "uid")
+			s.UID, taken[uid] = &uid, true
+		}
 		d.Subjects[name.Draw(t, "subject")] = s
+	}
+	d.Tools, d.Profiles = map[string]grants.Tool{}, map[string]grants.Profile{}
+	patterns := func(what string) []grants.Pattern {
+		list := []grants.Pattern{}
+		for _, text := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"read:*", "read:a.*", "read:123", "use:z", "call:a/b", "memory.read:*", "reach:h:443"}), 0, 3, rapid.ID).Draw(t, what) {
+			list = append(list, pattern(text))
+		}
+		sortPatterns(list)
+		return list
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "tools") {
+		one := grants.Tool{Name: name.Draw(t, "server") + "/" + rapid.SampledFrom([]string{"null", "a:b", "1", "-x", "..", "a/b"}).Draw(t, "tool"), Owner: d.Owner}
+		one.Requires = patterns("requires")
+		one.Approval, one.Gate = rapid.Bool().Draw(t, "approval"), rapid.Bool().Draw(t, "gate")
+		d.Tools[one.Name] = one
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "profiles") {
+		one := grants.Profile{Name: name.Draw(t, "profile"), Subject: name.Draw(t, "subject"), Owner: d.Owner}
+		one.Approval = rapid.SampledFrom([]grants.Approval{grants.ApprovalAuto, grants.ApprovalAlways, grants.ApprovalNever}).Draw(t, "approval")
+		for tool := range d.Tools {
+			one.Tools = append(one.Tools, tool)
+		}
+		slices.Sort(one.Tools)
+		one.Tools = one.Tools[:rapid.IntRange(0, len(one.Tools)).Draw(t, "listed")]
+		if rapid.Bool().Draw(t, "reads") {
+			one.Tools = append(one.Tools, "read_resource")
+			slices.Sort(one.Tools)
+		}
+		if rapid.Bool().Draw(t, "capped") {
+			one.Caps = patterns("caps")
+		}
+		d.Profiles[one.Name] = one
 	}
 	seen := map[key]bool{}
 	for range rapid.IntRange(0, 5).Draw(t, "grants") {
@@ -214,6 +257,9 @@ func knowing(d *Document) *Document {
 	for _, g := range d.Grants {
 		state.Subjects[g.Subject] = Subject{}
 		state.Resources[g.Pattern.Object] = Resource{Kind: KindText}
+	}
+	for _, p := range d.Profiles {
+		state.Subjects[p.Subject] = Subject{}
 	}
 	return state
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -96,16 +97,21 @@ func TestParseEverything(t *testing.T) {
 
 func TestParseAccepts(t *testing.T) {
 	for name, text := range map[string]string{
-		"nothing but the version":          "version: 1\n",
-		"JSON":                             `{"version": 1, "subjects": {"worker": {}}, "grants": [{"subject": "worker", "capability": "read:*"}]}`,
-		"empty sections":                   "version: 1\nresources: {}\nsubjects: {}\ngrants: []\n",
-		"comments and markers":             "# policy\n---\nversion: 1 # one\n...\n",
-		"a byte order mark":                "\ufeffversion: 1\n",
-		"Windows line ends":                "version: 1\r\nsubjects:\r\n  worker: {}\r\n",
-		"quoted keys":                      "\"version\": 1\n'subjects': {\"123\": {}, \"null\": {}}\n",
-		"grants before subjects":           "grants: [{subject: worker, capability: \"read:*\"}]\nsubjects: {worker: {}}\nversion: 1\n",
-		"words YAML 1.1 took for booleans": "version: 1\nsubjects: {yes: {}, no: {}, on: {}}\n",
-		"an allow and a deny of the same":  "version: 1\nsubjects: {w: {}}\ngrants:\n- {subject: w, capability: \"read:*\"}\n- {subject: w, capability: \"read:*\", effect: deny}\n",
+		"nothing but the version":           "version: 1\n",
+		"JSON":                              `{"version": 1, "subjects": {"worker": {}}, "grants": [{"subject": "worker", "capability": "read:*"}]}`,
+		"empty sections":                    "version: 1\nresources: {}\nsubjects: {}\ngrants: []\n",
+		"comments and markers":              "# policy\n---\nversion: 1 # one\n...\n",
+		"a byte order mark":                 "\ufeffversion: 1\n",
+		"Windows line ends":                 "version: 1\r\nsubjects:\r\n  worker: {}\r\n",
+		"quoted keys":                       "\"version\": 1\n'subjects': {\"123\": {}, \"null\": {}}\n",
+		"grants before subjects":            "grants: [{subject: worker, capability: \"read:*\"}]\nsubjects: {worker: {}}\nversion: 1\n",
+		"words YAML 1.1 took for booleans":  "version: 1\nsubjects: {yes: {}, no: {}, on: {}}\n",
+		"profiles before what they name":    "profiles: {p: {subject: worker, tools: [a/b]}}\ntools: {a/b: {requires: []}}\nsubjects: {worker: {}}\nversion: 1\n",
+		"what is always there in a profile": "version: 1\nsubjects: {w: {}}\nprofiles: {p: {subject: w, tools: [capability_report, explain_decision, read_resource, list_resources]}}\n",
+		"the defaults written":              "version: 1\nsubjects: {w: {}}\nprofiles: {p: {subject: w, tools: [a/b], approval: auto}}\ntools: {a/b: {requires: [], approval: never}}\n",
+		"two profiles of one subject":       "version: 1\nsubjects: {w: {}}\nprofiles: {p: {subject: w, tools: []}, q: {subject: w, tools: []}}\n",
+		"the highest uid":                   "version: 1\nsubjects: {w: {uid: 4294967294}}\n",
+		"an allow and a deny of the same":   "version: 1\nsubjects: {w: {}}\ngrants:\n- {subject: w, capability: \"read:*\"}\n- {subject: w, capability: \"read:*\", effect: deny}\n",
 	} {
 		if _, err := Parse([]byte(text), Env{Now: noon}); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -220,6 +226,64 @@ var refusals = []struct{ name, text, want string }{
 	{"an unknown tier", "version: 1\nsubjects: {a: {minTier: strong}}\n", "line 2: minTier: a minimum tier is one of"},
 	{"a tier no minimum can be", "version: 1\nsubjects: {a: {minTier: separate}}\n", "line 2: minTier: a minimum tier is one of"},
 
+	{"uid 0", "version: 1\nsubjects:\n  a: {uid: 0}\n", "line 3: uid 0 is root"},
+	{"the uid of nobody", "version: 1\nsubjects:\n  a: {uid: 4294967295}\n", "line 3: uid 4294967295 is nobody's"},
+	{"a uid of more than 32 bits", "version: 1\nsubjects:\n  a: {uid: 4294968297}\n", "line 3: uid must be written as a whole number of at most 32 bits"},
+	{"a negative uid", "version: 1\nsubjects:\n  a: {uid: -1}\n", "line 3: uid must be written as a whole number"},
+	{"a uid of text", "version: 1\nsubjects:\n  a: {uid: \"1001\"}\n", "line 3: uid must be a whole number of at most 32 bits in plain digits, not text"},
+	{"a uid in octal", "version: 1\nsubjects:\n  a: {uid: 0o1751}\n", "line 3: uid must be written as"},
+	{"a uid with a leading zero", "version: 1\nsubjects:\n  a: {uid: 01001}\n", "line 3: uid must be written as"},
+	{"a null uid", "version: 1\nsubjects:\n  a: {uid: }\n", "line 3: uid must be a whole number of at most 32 bits in plain digits, not nothing"},
+	{"the uid of an operator", "version: 1\nsubjects:\n  a: {uid: 999}\n", "line 3: uid 999 is the daemon's own or an operator's"},
+	{"a uid twice", "version: 1\nsubjects:\n  b: {uid: 1001}\n  a: {uid: 1002}\n  c: {uid: 1001}\n", "line 5: subject c: uid 1001 is that of subject b"},
+
+	{"null for profiles", "…\nprofiles:\n", "line 4: profiles must be a mapping, not nothing"},
+	{"a list for profiles", "…\nprofiles: []\n", "line 4: profiles must be a mapping, not a list"},
+	{"null for a profile", "…\nprofiles:\n  p:\n", "line 5: a profile must be a mapping, not nothing"},
+	{"an unknown key in a profile", "…\nprofiles:\n  p: {subject: worker, tools: [], minTier: bound}\n", `line 5: unknown key "minTier" in a profile`},
+	{"a key of a profile twice", "…\nprofiles:\n  p: {subject: worker, tools: [], tools: []}\n", `line 5: "tools" is in a profile already, on line 5`},
+	{"a profile twice", "…\nprofiles:\n  p: {subject: worker, tools: []}\n  p: {subject: worker, tools: []}\n", `line 6: "p" is in profiles already, on line 5`},
+	{"a malformed profile", "…\nprofiles:\n  a/b: {subject: worker, tools: []}\n", "line 5: profile a/b: name of the profile: a name is"},
+	{"a profile of no subject", "…\nprofiles:\n  p: {tools: []}\n", "line 5: profile p needs subject"},
+	{"a profile of an empty subject", "…\nprofiles:\n  p: {subject: \"\", tools: []}\n", "line 5: subject must not be empty"},
+	{"a profile of a malformed subject", "…\nprofiles:\n  p: {subject: a b, tools: []}\n", "line 5: profile p: name of the subject: a name is"},
+	{"a profile of two subjects", "…\nprofiles:\n  p: {subject: [worker, boss], tools: []}\n", "line 5: subject must be text, not a list"},
+	{"a profile of a subject that is nowhere", "…\nprofiles:\n  p: {subject: ghost, tools: []}\n", `line 5: profile p: no subject "ghost"; declare it under subjects`},
+	{"a profile without tools", "…\nprofiles:\n  p: {subject: worker}\n", "line 5: profile p needs tools"},
+	{"null for tools of a profile", "…\nprofiles:\n  p: {subject: worker, tools: }\n", "line 5: tools must be a list, not nothing"},
+	{"text for tools of a profile", "…\nprofiles:\n  p: {subject: worker, tools: read_resource}\n", "line 5: tools must be a list, not text"},
+	{"a number for a tool", "…\nprofiles:\n  p:\n    subject: worker\n    tools:\n    - read_resource\n    - 7\n", "line 9: a tool must be text, not a number"},
+	{"a malformed tool in a profile", "…\nprofiles:\n  p:\n    subject: worker\n    tools:\n    - read_resource\n    - create_issue\n", "line 9: a tool: a tool is named SERVER/tool"},
+	{"a pattern for a tool", "…\nprofiles:\n  p: {subject: worker, tools: [github/*]}\n", "line 5: a tool: a tool is named SERVER/tool"},
+	{"a tool of a profile twice", "…\nprofiles:\n  p:\n    subject: worker\n    tools:\n    - read_resource\n    - read_resource\n", "line 9: read_resource is in tools already"},
+	{"a tool that is nowhere", "…\nprofiles:\n  p:\n    subject: worker\n    tools:\n    - read_resource\n    - github/create_issue\n", `line 9: profile p: no tool "github/create_issue"; declare it under tools`},
+	{"null for caps", "…\nprofiles:\n  p: {subject: worker, tools: [], caps: }\n", "line 5: caps must be a list, not nothing"},
+	{"text for caps", "…\nprofiles:\n  p: {subject: worker, tools: [], caps: \"read:*\"}\n", "line 5: caps must be a list, not text"},
+	{"a malformed cap", "…\nprofiles:\n  p:\n    subject: worker\n    tools: []\n    caps:\n    - read:docs.*\n    - read:doc*\n", "line 10: a capability in caps: '*' stands only"},
+	{"a cap without action", "…\nprofiles:\n  p: {subject: worker, tools: [], caps: [plan]}\n", "line 5: a capability in caps: the action is missing"},
+	{"a mapping for a cap", "…\nprofiles:\n  p: {subject: worker, tools: [], caps: [read: plan]}\n", "line 5: a capability in caps must be text, not a mapping"},
+	{"a cap twice", "…\nprofiles:\n  p:\n    subject: worker\n    tools: []\n    caps:\n    - read:plan\n    - read:plan\n", "line 10: read:plan is in caps already"},
+	{"an approval that is none", "…\nprofiles:\n  p: {subject: worker, tools: [], approval: sometimes}\n", "line 5: approval: approval is auto, always or never"},
+	{"a boolean for approval", "…\nprofiles:\n  p: {subject: worker, tools: [], approval: true}\n", "line 5: approval must be text, not true or false"},
+	{"an anchor in a profile", "…\nprofiles:\n  p: {subject: worker, tools: &t []}\n  q: {subject: worker, tools: *t}\n", "line 5: anchors are not allowed (and 1 more)"},
+	{"a merge key in a profile", "…\nprofiles:\n  p:\n    <<: {subject: worker}\n    tools: []\n", "line 6: merge keys are not allowed"},
+
+	{"null for tools", "…\ntools:\n", "line 4: tools must be a mapping, not nothing"},
+	{"a list for tools", "…\ntools: [a/b]\n", "line 4: tools must be a mapping, not a list"},
+	{"null for a tool", "…\ntools:\n  a/b:\n", "line 5: a tool must be a mapping, not nothing"},
+	{"an unknown key in a tool", "…\ntools:\n  a/b: {requires: [], command: [x]}\n", `line 5: unknown key "command" in a tool`},
+	{"a tool twice", "…\ntools:\n  a/b: {requires: []}\n  \"a/b\": {requires: []}\n", `line 6: "a/b" is in tools already, on line 5`},
+	{"a built-in tool", "…\ntools:\n  read_resource: {requires: [\"read:*\"]}\n", "line 5: tool read_resource: only tools named SERVER/tool are declared"},
+	{"a tool without server", "…\ntools:\n  create_issue: {requires: []}\n", "line 5: tool create_issue: only tools named SERVER/tool are declared"},
+	{"a malformed name of a tool", "…\ntools:\n  a/b c: {requires: []}\n", "line 5: tool a/b c: a tool is named SERVER/tool"},
+	{"a tool that does not say what it requires", "…\ntools:\n  a/b: {}\n", "line 5: tool a/b needs requires"},
+	{"null for requires", "…\ntools:\n  a/b: {requires: }\n", "line 5: requires must be a list, not nothing"},
+	{"a malformed requirement", "…\ntools:\n  a/b:\n    requires:\n    - use:token\n    - write:token\n", "line 8: a capability in requires: an action is one of"},
+	{"a requirement twice", "…\ntools:\n  a/b:\n    requires:\n    - use:token\n    - use:token\n", "line 8: use:token is in requires already"},
+	{"an approval that is none of a tool's", "…\ntools:\n  a/b: {requires: [], approval: auto}\n", "line 5: approval: approval of a tool is always or never"},
+	{"a gate that is none", "…\ntools:\n  a/b: {requires: [], gate: never}\n", "line 5: gate: gate is always, or left out"},
+	{"a boolean for a gate", "…\ntools:\n  a/b: {requires: [], gate: true}\n", "line 5: gate must be text, not true or false"},
+
 	{"no subject", "…\ngrants: [{capability: \"read:*\"}]\n", "line 4: a grant needs subject"},
 	{"no capability", "…\ngrants: [{subject: worker}]\n", "line 4: a grant needs capability"},
 	{"a capability without action", "…\ngrants: [{subject: worker, capability: plan}]\n", "line 4: capability: the action is missing"},
@@ -257,7 +321,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, test := range refusals {
 		t.Run(test.name, func(t *testing.T) {
 			text := strings.Replace(test.text, "…\n", "version: 1\nsubjects: {worker: {}, boss: {}}\n# good so far\n", 1)
-			document, err := Parse([]byte(text), Env{Now: noon})
+			document, err := Parse([]byte(text), Env{Now: noon, Reserved: []uint32{999}})
 			if err == nil {
 				t.Fatalf("accepted as %+v", document)
 			}
@@ -317,6 +381,27 @@ func TestReferencesToTheCurrentState(t *testing.T) {
 	if _, err := Parse([]byte(strings.Replace(text, "plan", "key", 1)), Env{Current: current}); err == nil {
 		t.Error("a secret of the state can be read without disclosure")
 	}
+	const profile = "version: 1\nprofiles:\n  p: {subject: worker, tools: [a/b]}\n"
+	if _, err := Parse([]byte(profile), Env{Current: current}); err == nil {
+		t.Error("a profile lists a tool that nobody declared")
+	}
+	current.Tools = map[string]grants.Tool{"a/b": {Name: "a/b"}}
+	if _, err := Parse([]byte(profile), Env{Current: current}); err != nil {
+		t.Errorf("a tool that the state holds is not known: %v", err)
+	}
+	uid := uint32(1001)
+	current.Subjects["worker"] = Subject{UID: &uid}
+	for text, want := range map[string]string{
+		"version: 1\nsubjects: {worker: {uid: 1001}}\n":                    "",
+		"version: 1\nsubjects: {worker: {uid: 1002}, boss: {uid: 1003}}\n": "",
+		"version: 1\nsubjects: {boss: {uid: 1001}}\n":                      "line 2: subject boss: uid 1001 is that of subject worker",
+		"version: 1\nsubjects: {boss: {uid: 1001}, worker: {uid: 1002}}\n": "line 2: subject boss: uid 1001 is that of subject worker",
+	} {
+		_, err := Parse([]byte(text), Env{Current: current})
+		if got := fmt.Sprint(err); err == nil && want != "" || err != nil && got != want {
+			t.Errorf("%q with the state's uids: %v, want %q", text, err, want)
+		}
+	}
 	current.Resources["plan"] = Resource{Kind: KindSecret}
 	declared := text + "resources: {plan: {kind: text}}\n"
 	if _, err := Parse([]byte(declared), Env{Current: current}); err != nil {
@@ -349,6 +434,30 @@ grants:
 	}
 	if diff := cmp.Diff(want, warnings); diff != "" {
 		t.Error(diff)
+	}
+	const capped = `version: 1
+subjects: {worker: {}}
+tools:
+  github/create_issue: {requires: ["use:github.token", "reach:api.github.com"]}
+profiles:
+  good: {subject: worker, tools: [read_resource, github/create_issue], caps: ["read:docs.*", "use:*", "reach:*"]}
+  free: {subject: worker, tools: [read_resource]}
+  odd:
+    subject: worker
+    tools:
+    - github/create_issue
+    - read_resource
+    caps: ["read:docs.*", "reach:api.github.com", "memory.read:acme"]
+  shut: {subject: worker, tools: [list_resources, capability_report], caps: []}
+`
+	want = []Problem{
+		{8, "profile odd: no tool requires memory.read:acme, which caps name"},
+		{11, "profile odd: github/create_issue requires use:github.token, which caps leave out"},
+		{14, "profile shut: list_resources requires read:*, which caps leave out"},
+	}
+	warnings, err = Lint([]byte(capped), Env{})
+	if diff := cmp.Diff(want, warnings); err != nil || diff != "" {
+		t.Errorf("Lint of caps: %v\n%s", err, diff)
 	}
 	if warnings, err := Lint([]byte(everything), Env{Now: noon}); err != nil || len(warnings) > 0 {
 		t.Errorf("Lint of a good document: %v, %v", warnings, err)
