@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -36,7 +37,7 @@ func wanted(t *testing.T, owner, text string) *Document {
 
 // join puts things of several owners into one state.
 func join(states ...*Document) *Document {
-	all := &Document{Resources: map[string]Resource{}, Subjects: map[string]Subject{}}
+	all := &Document{Resources: map[string]Resource{}, Subjects: map[string]Subject{}, Profiles: map[string]grants.Profile{}, Tools: map[string]grants.Tool{}}
 	for _, s := range states {
 		for name, r := range s.Resources {
 			all.Resources[name] = r
@@ -44,6 +45,8 @@ func join(states ...*Document) *Document {
 		for name, s := range s.Subjects {
 			all.Subjects[name] = s
 		}
+		maps.Copy(all.Profiles, s.Profiles)
+		maps.Copy(all.Tools, s.Tools)
 		all.Grants = append(all.Grants, s.Grants...)
 	}
 	return all
@@ -197,6 +200,110 @@ func TestSubjectsThereAndBack(t *testing.T) {
 		FromSubject(s).ApplyTo(&copied)
 		if copied.Disabled != s.Disabled || copied.MinTier != max(s.MinTier, grants.Cooperative) {
 			t.Errorf("%+v became %+v", s, copied)
+		}
+	}
+}
+
+const profiled = `resources: {token: {kind: secret}}
+subjects: {worker: {uid: 1001}, boss: {}}
+tools:
+  github/create_issue: {requires: ["use:token"], approval: always}
+  shell/curl: {requires: ["reach:*"]}
+profiles:
+  coder: {subject: worker, tools: [read_resource, github/create_issue], caps: ["read:docs.*", "use:token"]}
+  admin: {subject: boss, tools: [shell/curl], approval: always}
+`
+
+func TestPlanOfProfilesAndTools(t *testing.T) {
+	wantPlan(t, plan(t, &Document{}, wanted(t, "laptop", profiled), true),
+		"add resource token", "add tool github/create_issue", "add tool shell/curl",
+		"add subject boss", "add subject worker", "add profile admin", "add profile coder")
+	for _, owner := range []string{"laptop", "other", ""} {
+		wantPlan(t, plan(t, state(t, owner, profiled), wanted(t, "laptop", profiled), true))
+	}
+	got := plan(t, state(t, "", profiled), wanted(t, "", `subjects: {worker: {uid: 1002}, boss: {uid: 1003}}
+tools:
+  github/create_issue: {requires: ["use:token", "reach:api.github.com"], gate: always}
+  shell/curl: {requires: []}
+profiles:
+  coder: {subject: worker, tools: [read_resource], caps: [], approval: never}
+  admin: {subject: boss, tools: [], caps: ["read:*"]}
+`), false)
+	wantPlan(t, got,
+		"change tool github/create_issue (requires: use:token -> reach:api.github.com use:token, approval: always -> never, gate: none -> always)",
+		"change tool shell/curl (requires: reach:* -> none)",
+		"change subject boss (uid: none -> 1003)",
+		"change subject worker (uid: 1001 -> 1002)",
+		"change profile admin (tools: shell/curl -> none, caps: none -> read:*, approval: always -> auto)",
+		"change profile coder (tools: github/create_issue read_resource -> read_resource, caps: read:docs.* use:token -> [], approval: auto -> never)")
+}
+
+func TestAChangedProfileKeepsWhoMadeIt(t *testing.T) {
+	current := state(t, "first", profiled)
+	for name, p := range current.Profiles {
+		p.Created = noon
+		current.Profiles[name] = p
+	}
+	for name, tool := range current.Tools {
+		tool.Created = noon
+		current.Tools[name] = tool
+	}
+	want := wanted(t, "second", strings.ReplaceAll(profiled, "token", "key"))
+	changes, err := Plan(current, want, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool, profile := want.Tools["github/create_issue"], want.Profiles["coder"]
+	tool.Owner, profile.Owner, tool.Created, profile.Created = "first", "first", noon, noon
+	for _, c := range changes {
+		switch {
+		case c.What == ATool:
+			if diff := cmp.Diff(tool, c.Tool); diff != "" {
+				t.Error(diff)
+			}
+		case c.What == AProfile:
+			if diff := cmp.Diff(profile, c.Profile); diff != "" {
+				t.Error(diff)
+			}
+		case c.What != AResource:
+			t.Errorf("an unexpected change: %+v", c)
+		}
+	}
+}
+
+func TestPruneOfProfilesAndTools(t *testing.T) {
+	mine := state(t, "laptop", profiled)
+	nothing := wanted(t, "laptop", "")
+	wantPlan(t, plan(t, mine, nothing, false))
+	wantPlan(t, plan(t, mine, nothing, true),
+		"remove profile admin", "remove profile coder", "remove subject boss", "remove subject worker",
+		"remove tool github/create_issue", "remove tool shell/curl", "remove resource token")
+
+	others := &Document{Profiles: map[string]grants.Profile{"guest": {Name: "guest", Subject: "worker", Tools: []string{"read_resource"}, Owner: "server"}}}
+	wantPlan(t, plan(t, join(mine, others), wanted(t, "laptop", "resources: {token: {kind: secret}}\nsubjects: {boss: {}}\n"), true),
+		"remove profile admin", "remove profile coder", "remove profile guest (goes with its subject)",
+		"remove subject worker", "remove tool github/create_issue", "remove tool shell/curl")
+
+	for name, test := range map[string]struct {
+		current, want *Document
+		prune         bool
+		says          string
+	}{
+		"a profile of another subject": {mine, wanted(t, "laptop", "subjects: {worker: {}, boss: {}}\nprofiles: {coder: {subject: boss, tools: []}}\n"), false,
+			"profile coder is of subject worker and cannot become one of boss"},
+		"a tool that somebody else's profile lists": {
+			join(mine, &Document{Profiles: map[string]grants.Profile{"guest": {Name: "guest", Subject: "boss", Tools: []string{"shell/curl"}, Owner: "server"}}}),
+			wanted(t, "laptop", "subjects: {boss: {}}\n"), true, "profile guest names tool shell/curl, which pruning would remove"},
+		"a tool that the document lists and no more declares": {mine,
+			&Document{Owner: "laptop", Subjects: map[string]Subject{"worker": {}}, Profiles: map[string]grants.Profile{"coder": mine.Profiles["coder"]}}, true,
+			"profile coder names tool github/create_issue, which pruning would remove"},
+		"a subject that the document no more declares": {mine,
+			&Document{Owner: "laptop", Tools: mine.Tools, Profiles: map[string]grants.Profile{"coder": mine.Profiles["coder"]}}, true,
+			"profile coder names subject worker, which pruning would remove"},
+	} {
+		changes, err := Plan(test.current, test.want, test.prune)
+		if err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %+v, %v, want an error with %q", name, changes, err, test.says)
 		}
 	}
 }
