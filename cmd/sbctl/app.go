@@ -38,6 +38,7 @@ type app struct {
 	conn    *grpc.ClientConn
 	fdRead  bool                              // what --passphrase-fd names was read
 	asking  bool                              // for the operator's passphrase
+	idle    time.Duration                     // how long the session that was opened here lasts without a call; 0 without one
 	aside   func(question func() error) error // gives way to a question; nil where nothing is in its way
 	console *console                          // that this runs in; nil outside of one
 }
@@ -168,13 +169,17 @@ func (a *app) located(command string) string {
 	if socket == "" || strings.HasSuffix(rest, "--help") {
 		return command
 	}
-	if a.opts.Home != "" && !strings.Contains(command, " --home") {
-		command += " --home " + shellQuote(a.opts.Home)
+	ours, theirs, runs := strings.Cut(command, " -- ") // what comes after it is another program's
+	if a.opts.Home != "" && !strings.Contains(ours, " --home") {
+		ours += " --home " + shellQuote(a.opts.Home)
 	}
-	if a.opts.Socket != "" && !strings.Contains(command, socket[:len(socket)-1]) {
-		command += socket + shellQuote(a.opts.Socket)
+	if a.opts.Socket != "" && !strings.Contains(ours, socket[:len(socket)-1]) {
+		ours += socket + shellQuote(a.opts.Socket)
 	}
-	return command
+	if runs {
+		ours += " -- " + theirs
+	}
+	return ours
 }
 
 // shellQuote is word as a POSIX shell reads it back.

@@ -234,6 +234,7 @@ func TestLocated(t *testing.T) {
 		{"/h", "/s", "sbd", "sbd --home /h --socket-dir /s"},
 		{"/h", "", "sbctl grant --home /h worker x", "sbctl grant --home /h worker x"},
 		{"/h", "", "sbctl audit verify --help", "sbctl audit verify --help"},
+		{"/h", "", "sbctl run --subject s -- CMD --home /x", "sbctl run --subject s --home /h -- CMD --home /x"},
 		{"/h", "", "chmod 700 /h", "chmod 700 /h"},
 		{"/h", "", "", ""},
 	} {

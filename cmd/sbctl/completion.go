@@ -3,12 +3,14 @@ package main
 import (
 	"bufio"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
 	"subjectbroker/cmd/sbctl/internal/complete"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/terminal"
 )
 
 type completionCmd struct {
@@ -45,6 +47,7 @@ func (c completeCmd) Run(ctx context.Context, a *app) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, completePatience)
 	defer cancel()
+	a.opts.PassphraseFD, a.tty = nil, func() (*terminal.TTY, error) { return nil, terminal.ErrNone } // nobody is asked in the middle of a line
 	a.opts.Home, a.opts.Socket = optionIn(words, "--home"), optionIn(words, "--socket")
 	out := bufio.NewWriter(a.stdout)
 	for _, candidate := range complete.Words(a.model.Node, words, a.names(ctx)) {
@@ -97,6 +100,8 @@ func (a *app) names(ctx context.Context) complete.Names {
 			return a.heldCapabilities(ctx, typed[0])
 		case sort == "id" && noun == "runs":
 			return a.runNames(ctx)
+		case sort == "tier":
+			return tierCandidates(command)
 		case sort == "k" && noun == "audit":
 			return kindCandidates()
 		}
@@ -152,6 +157,20 @@ func (a *app) runNames(ctx context.Context) []complete.Candidate {
 		found = append(found, complete.Candidate{Word: l.GetLaunchId(), Help: "launch of " + l.GetSubject()})
 	}
 	return found
+}
+
+// tierCandidates are the tiers that can be demanded, or assumed to be had.
+func tierCandidates(command []string) []complete.Candidate {
+	found := []complete.Candidate{
+		{Word: lowestTier, Help: "the same uid, on its word"},
+		{Word: "bound", Help: "in a launch"},
+		{Word: "sandboxed", Help: "in a launch with a closed view"},
+		{Word: "separate", Help: "under another uid"},
+	}
+	if slices.Contains(command, "explain") {
+		return found
+	}
+	return found[:3]
 }
 
 func kindCandidates() []complete.Candidate {

@@ -37,7 +37,8 @@ type fakeOperator struct {
 	launches  []*operatorv1.Launch
 	denials   []*operatorv1.DenialGroup
 	lines     [][]byte
-	follow    bool // WatchEvents goes on after the last line
+	document  []byte // that Export writes; empty: one that says nothing
+	follow    bool   // WatchEvents goes on after the last line
 	keys      *fakeKeys
 	auth      *fakeAuth
 	refusal   *wire.Error // what every call but Status answers
@@ -422,6 +423,8 @@ func (f *fakeOperator) Explain(_ context.Context, q *operatorv1.ExplainRequest) 
 			response.GrantId, response.Decision, response.ReasonCode, response.Cause = g.GetGrantId(), "allow", "ALLOWED", ""
 			if g.GetEffect() == "deny" {
 				response.Decision, response.ReasonCode, response.Cause = "deny", "ACCESS_DENIED", "EXPLICIT_DENY"
+			} else if g.GetTier() != q.GetTier() {
+				response.Decision, response.ReasonCode, response.Cause = "deny", "ACCESS_DENIED", "TIER_TOO_LOW"
 			}
 			response.Steps = append(response.Steps, &operatorv1.TraceStep{Check: "grant", Result: "match", Detail: g.GetCapability(), GrantId: g.GetGrantId()})
 		}
@@ -462,6 +465,9 @@ func (f *fakeOperator) Apply(_ context.Context, q *operatorv1.ApplyRequest) (*op
 }
 
 func (f *fakeOperator) Export(_ context.Context, q *operatorv1.ExportRequest) (*operatorv1.ExportResponse, error) {
+	if len(f.document) > 0 {
+		return &operatorv1.ExportResponse{Document: f.document}, nil
+	}
 	return &operatorv1.ExportResponse{Document: fmt.Appendf(nil, "version: 1\n# pins %v all %v\n", q.GetWithPins(), q.GetAll())}, nil
 }
 

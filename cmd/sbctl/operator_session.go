@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"subjectbroker/cmd/sbctl/internal/content"
@@ -40,15 +41,8 @@ func (a *app) authenticate(ctx context.Context, doing string, refusal error) err
 	a.asking = true
 	defer func() { a.asking = false }()
 	state, err := a.operatorState(ctx, doing)
-	if err != nil || state.GetAuthenticated() {
+	if err != nil || state.GetAuthenticated() || !state.GetPassphrase() {
 		return fail(refusal, "%s", doing)
-	}
-	if !state.GetPassphrase() {
-		refused := fail(refusal, "%s", doing)
-		if failed, ok := errors.AsType[*failure](refused); ok {
-			failed.hint = "sbctl operator set-passphrase"
-		}
-		return refused
 	}
 	if a.passphraseFD() == nil {
 		tty, err := a.tty()
@@ -90,6 +84,9 @@ func (a *app) askSession(ctx context.Context, doing string) (*operatorv1.OpenSes
 		left--
 		opened, err := a.trySession(ctx, doing, secret)
 		secret.Wipe()
+		if err == nil {
+			a.idle = time.UnixMilli(opened.GetUntil()).Sub(a.now())
+		}
 		if err == nil || left == 0 || !wrongPassphrase(err) {
 			return opened, err
 		}
@@ -116,13 +113,18 @@ func wrongPassphrase(err error) bool {
 	return refusal != nil && cause(refusal.Cause) != causeOperatorRefused
 }
 
-// notTheOperators says in a person's words that a passphrase is wrong.
+// notTheOperators says which passphrase is wrong: there is the vault's, too.
 func notTheOperators(err error) error {
-	if wrongPassphrase(err) {
-		failed, _ := errors.AsType[*failure](err)
-		failed.what, failed.hint = "this is not the operator's passphrase", ""
+	if !wrongPassphrase(err) {
+		return err
 	}
-	return err
+	failed, _ := errors.AsType[*failure](err)
+	_, waits, _ := strings.Cut(fromSocket(failed.cause).Message, ";")
+	failed.what, failed.hint = "this is not the operator's passphrase", ""
+	if waits != "" {
+		failed.what += ";" + waits
+	}
+	return failed
 }
 
 // awaitTry waits as long as the daemon lets nobody try.

@@ -120,7 +120,7 @@ func TestPrograms(t *testing.T) {
 			env.Setenv("TZ", "UTC")
 			return os.Chmod(env.WorkDir, 0o700)
 		},
-		Cmds: commands(map[string]scriptCommand{"serves": servesCommand}),
+		Cmds: commands(map[string]scriptCommand{"serves": servesCommand, "launched": launchedCommand}),
 	})
 }
 
@@ -154,6 +154,7 @@ func commands(more map[string]scriptCommand) map[string]scriptCommand {
 //	fake clock             puts the clock behind
 //	fake head CAUSE        the head cannot be kept outside the home
 //	fake stuck CAUSE       rewrapping stands still
+//	fake document FILE     is what export writes
 //	fake passphrase WORD   is the operator's
 //	fake wait MILLISECONDS must pass before the next try
 //	fake uid               the caller is an operator by itself
@@ -194,6 +195,8 @@ func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
 		fake.keys.headCause = args[1]
 	case "stuck":
 		fake.keys.stuck = args[1]
+	case "document":
+		fake.document = []byte(ts.ReadFile(args[1]))
 	case "passphrase":
 		fake.auth.passphrase = []byte(args[1])
 	case "wait":

@@ -174,7 +174,8 @@ type liveScreen struct {
 	terminal *screen.Terminal
 	model    screen.Model
 	status   *operatorv1.StatusResponse
-	operator *operatorv1.GetOperatorResponse // nil where the daemon does not tell
+	operator *operatorv1.GetOperatorResponse // as of the last key; nil where the daemon does not tell
+	rests    time.Time                       // when the session ends without another key; zero when not known
 	denials  []*operatorv1.DenialGroup
 	recent   []string
 }
@@ -223,7 +224,20 @@ func (l *liveScreen) load(ctx context.Context) error {
 	} else {
 		l.denials = denials
 	}
+	l.askOperator(ctx)
 	return l.refresh(ctx)
+}
+
+// askOperator asks whether there is a session. To the daemon that is a use of it:
+// a screen that nobody touches must not keep one alive.
+func (l *liveScreen) askOperator(ctx context.Context) {
+	l.operator = nil
+	if state, err := l.app.operatorState(ctx, "watching"); err == nil {
+		l.operator = state
+	}
+	if l.app.idle > 0 {
+		l.rests = l.app.now().Add(l.app.idle)
+	}
 }
 
 // refresh asks for what the daemon tells without writing an entry.
@@ -232,10 +246,7 @@ func (l *liveScreen) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.status, l.operator = status, nil
-	if state, err := l.app.operatorState(ctx, "watching"); err == nil {
-		l.operator = state
-	}
+	l.status = status
 	l.show()
 	return nil
 }
@@ -247,10 +258,10 @@ func (l *liveScreen) show() {
 		Title: fmt.Sprintf("sbctl watch   sbd %s, vault %s, audit %s, entry %d", l.status.GetVersion(),
 			stateAndCause(l.status.GetVaultState(), l.status.GetVaultCause()),
 			stateAndCause(l.status.GetAuditState(), l.status.GetAuditCause()), l.status.GetAuditSeq()),
-		Recent: l.recent, Session: l.operator.GetSession(),
+		Recent: l.recent, Session: l.operator.GetSession() && (l.rests.IsZero() || now.Before(l.rests)),
 	}
 	switch {
-	case l.operator.GetSession():
+	case state.Session:
 		state.Title += ", operator's session open"
 	case l.operator.GetPassphrase() && !l.operator.GetAuthenticated():
 		state.Title += ", no operator's session"
@@ -302,9 +313,11 @@ func (l *liveScreen) do(ctx context.Context, action screen.Action) {
 	case screen.End:
 		_, err = call(ctx, l.app, "ending", &operatorv1.EndRunRequest{RunId: action.RunID}, operatorv1.OperatorServiceClient.EndRun)
 	}
+	l.askOperator(ctx)
 	if err == nil {
 		err = l.refresh(ctx)
 	}
+	l.show()
 	l.model.Message = "done"
 	if err != nil {
 		l.model.Message = err.Error()

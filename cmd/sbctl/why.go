@@ -40,6 +40,7 @@ type whyView struct {
 	Count      uint64   `json:"count"`
 	Now        string   `json:"now,omitempty"`
 	Nearest    string   `json:"nearest,omitempty"`
+	Document   string   `json:"document,omitempty"`
 	Fix        []string `json:"fix"`
 }
 
@@ -95,7 +96,8 @@ func (a *app) explainDenial(ctx context.Context, doing string, d *operatorv1.Den
 	}
 	advice := [][]string{{"unlock"}}
 	if known != nil {
-		view.Now = a.judgeNow(ctx, known, d)
+		a.learnProfiles(ctx, known, d)
+		view.Now, view.Document = a.judgeNow(ctx, known, d), known.document(d)
 		view.Nearest, advice = known.mend(d, view.Now)
 	}
 	for _, words := range advice {
@@ -124,6 +126,7 @@ func (a *app) whyFields(d *operatorv1.DenialGroup, view whyView) []ui.Field {
 		{Name: "cause", Value: withMeaning(view.Cause)},
 		{Name: "times", Value: fmt.Sprint(view.Count)},
 		{Name: "nearest", Value: view.Nearest},
+		{Name: "document", Value: view.Document},
 		{Name: "now", Value: view.Now},
 	}
 }
@@ -133,6 +136,15 @@ func (a *app) whyFields(d *operatorv1.DenialGroup, view whyView) []ui.Field {
 func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.DenialGroup) string {
 	if _, ok := known.subjects[d.GetSubject()]; !ok || d.GetCapability() == "" {
 		return ""
+	}
+	switch cause(d.GetCause()) {
+	case causeUnknownProfile, causeSubjectMismatch, causeOperatorRefused, causeAuthRequired:
+		return "" // how it was asked was wrong, not what
+	case causeToolNotListed, causeCapsNarrowed:
+		if len(known.stops) > 0 {
+			return "deny"
+		}
+	default:
 	}
 	switch wire.Reason(d.GetReasonCode()) {
 	case wire.AccessDenied:
@@ -158,6 +170,8 @@ type knowledge struct {
 	subjects      map[string]*operatorv1.Subject
 	subjectNames  []string
 	grants        []*operatorv1.Grant
+	profiles      []string // of the denied subject; asked for only where one is why
+	stops         []stop
 }
 
 func (a *app) knowledge(ctx context.Context, doing string) (*knowledge, error) {
@@ -224,25 +238,22 @@ func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, co
 		}
 		return "", commands
 	case causeTierTooLow:
-		return "", k.lowerTier(subject, capability)
+		return "", k.raiseTier(subject, capability)
+	case causePersonal: // its own operator's grant takes the place of the present one
+		return "", [][]string{k.grantWords(subject, capability)}
+	case causeToolNotListed, causeCapsNarrowed, causeUnknownProfile:
+		return "", k.mendProfile(d)
+	case causeSubjectMismatch:
+		return "", [][]string{{"runs", "list"}, {"connect", "--list"}}
+	case causeOperatorRefused:
+		return "", [][]string{{"operator", "status"}}
+	case causeAuthRequired:
+		return "", [][]string{{"console"}}
 	case causeNoGrant, causeGrantExpired, causeGrantExhausted, causeNoDisclosure:
 		return "", k.grant(subject, capability)
 	default:
 		return "", k.mendState(d)
 	}
-}
-
-// lowerTier finds what demands more than the run had.
-func (k *knowledge) lowerTier(subject, capability string) (commands [][]string) {
-	if tier := k.subjects[subject].GetMinTier(); tier != "" && tier != lowestTier {
-		commands = append(commands, []string{"subject", "set", subject, "--min-tier", lowestTier})
-	}
-	for _, g := range k.grants {
-		if g.GetSubject() == subject && g.GetEffect() == decisionAllow && g.GetTier() != "" && matches(g.GetCapability(), capability) {
-			commands = append(commands, []string{"grant", subject, g.GetCapability()})
-		}
-	}
-	return commands
 }
 
 // lowestTier is the tier that every run has.
@@ -278,18 +289,27 @@ func (k *knowledge) mendState(d *operatorv1.DenialGroup) [][]string {
 
 // grant is the command that grants capability; none when it is held already.
 func (k *knowledge) grant(subject, capability string) [][]string {
-	secret := strings.HasPrefix(capability, "read:") && k.resources[resourceOf(capability)].GetKind() == content.Secret
+	secret := k.readsSecret(capability)
 	for _, g := range k.grants {
 		held := g.GetSubject() == subject && g.GetEffect() == decisionAllow && g.GetState() == "active" && g.GetCapability() == capability
 		if held && (g.GetDisclose() || !secret) {
 			return nil
 		}
 	}
+	return [][]string{k.grantWords(subject, capability)}
+}
+
+// readsSecret says whether capability is to see content of kind secret.
+func (k *knowledge) readsSecret(capability string) bool {
+	return strings.HasPrefix(capability, "read:") && k.resources[resourceOf(capability)].GetKind() == content.Secret
+}
+
+func (k *knowledge) grantWords(subject, capability string) []string {
 	words := []string{"grant", subject, capability}
-	if secret {
+	if k.readsSecret(capability) {
 		words = append(words, "--disclose")
 	}
-	return [][]string{words}
+	return words
 }
 
 // matches says whether a pattern covers a capability.
