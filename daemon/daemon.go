@@ -213,7 +213,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.life, d.endLife = context.WithCancel(context.Background())
 	d.upkeep = newUpkeep()
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
-	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(true), newSessions()
+	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(settings.noGuard), newSessions()
 	d.passwd, d.groups = passwdFile, groupFile
 	if d.socketDir == "" {
 		d.socketDir = settings.socketDir

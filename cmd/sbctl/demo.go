@@ -158,6 +158,10 @@ func (d *demo) daemon() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// The demonstration is agent and operator in one process.
+	if err := errors.Join(os.MkdirAll(d.home, 0o700), os.WriteFile(filepath.Join(d.home, "config.yaml"), []byte("operatorGuard: false\n"), 0o600)); err != nil {
+		return nil, err
+	}
 	var said bytes.Buffer
 	process := exec.Command(path, "--key-source", "file") // stopped in order, not by the context
 	process.Env, process.Stderr = d.environment(), &said
