@@ -3,7 +3,6 @@ package grants
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -36,17 +35,14 @@ func (s *Subject) Validate() error {
 // noUID is what the kernel says where it has no uid to tell.
 const noUID = 1<<32 - 1
 
-// CheckUID returns an error unless a subject may have this uid. It is never
-// root's, and never one of reserved: the daemon's own uid and those of operators,
-// whose holder could do whatever the subject may not.
-func CheckUID(uid uint32, reserved ...uint32) error {
-	switch {
-	case uid == 0:
+// CheckUID returns an error unless a subject may have this uid. That it is neither
+// the daemon's own nor an operator's, the daemon makes sure of.
+func CheckUID(uid uint32) error {
+	switch uid {
+	case 0:
 		return errors.New("uid 0 is root, who can read everything: no subject has it")
-	case uid == noUID:
+	case noUID:
 		return errors.New("uid 4294967295 is nobody's")
-	case slices.Contains(reserved, uid):
-		return fmt.Errorf("uid %d is the daemon's own or an operator's: no subject has it", uid)
 	}
 	return nil
 }

@@ -161,7 +161,7 @@ func (p *parser) uid(n *yaml.Node) *uint32 {
 		return nil
 	}
 	uid := uint32(v)
-	if err := grants.CheckUID(uid, p.env.Reserved...); err != nil {
+	if err := grants.CheckUID(uid); err != nil {
 		p.report(n.Line, "%v", err)
 	}
 	return &uid

@@ -23,9 +23,6 @@ type Env struct {
 	// Current is the state whose resources, subjects and tools a grant or profile
 	// may name beside those of the document. Nil: only those of the document.
 	Current *Document
-	// Reserved are the uids that no subject may have: the daemon's own and those
-	// of operators.
-	Reserved []uint32
 }
 
 // Parse reads one document. A refused one is a [*Error].

@@ -234,7 +234,6 @@ var refusals = []struct{ name, text, want string }{
 	{"a uid in octal", "version: 1\nsubjects:\n  a: {uid: 0o1751}\n", "line 3: uid must be written as"},
 	{"a uid with a leading zero", "version: 1\nsubjects:\n  a: {uid: 01001}\n", "line 3: uid must be written as"},
 	{"a null uid", "version: 1\nsubjects:\n  a: {uid: }\n", "line 3: uid must be a whole number of at most 32 bits in plain digits, not nothing"},
-	{"the uid of an operator", "version: 1\nsubjects:\n  a: {uid: 999}\n", "line 3: uid 999 is the daemon's own or an operator's"},
 	{"a uid twice", "version: 1\nsubjects:\n  b: {uid: 1001}\n  a: {uid: 1002}\n  c: {uid: 1001}\n", "line 5: subject c: uid 1001 is that of subject b"},
 
 	{"null for profiles", "…\nprofiles:\n", "line 4: profiles must be a mapping, not nothing"},
@@ -321,7 +320,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, test := range refusals {
 		t.Run(test.name, func(t *testing.T) {
 			text := strings.Replace(test.text, "…\n", "version: 1\nsubjects: {worker: {}, boss: {}}\n# good so far\n", 1)
-			document, err := Parse([]byte(text), Env{Now: noon, Reserved: []uint32{999}})
+			document, err := Parse([]byte(text), Env{Now: noon})
 			if err == nil {
 				t.Fatalf("accepted as %+v", document)
 			}
