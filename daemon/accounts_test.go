@@ -66,7 +66,7 @@ func TestEveryCallHasARow(t *testing.T) {
 
 // allowed are requests that succeed in the world of TestEveryCallIsAccountedFor,
 // in an order in which each still can. The entry of each has the given kind.
-func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy) []struct {
+func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy, launch *operatorv1.OpenLaunchRequest) []struct {
 	method, kind string
 	request      proto.Message
 } {
@@ -108,6 +108,7 @@ func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy) [
 		{"RemoveResource", "resource.remove", &operatorv1.RemoveResourceRequest{Name: "more"}},
 		{"ListRuns", "operator.read", &operatorv1.ListRunsRequest{}},
 		{"EndRun", "run.end", nil}, // of the newest run
+		{"OpenLaunch", "launch.open", launch},
 		{"WatchEvents", "operator.watch", &operatorv1.WatchEventsRequest{}},
 		{"Apply", "subject.add", &operatorv1.ApplyRequest{Document: []byte("version: 1\nsubjects: {third: {}}\n")}},
 		{"Export", "operator.export", &operatorv1.ExportRequest{}},
@@ -150,7 +151,7 @@ func TestEveryAllowedCallIsAccountedFor(t *testing.T) {
 	eventually(t, "a second segment", func() bool { return len(segments(t, d.Home)) == 2 })
 
 	seen := map[protoreflect.FullName]bool{}
-	for _, call := range allowed(files, run.ID, backup, firstSegment(t, d)) {
+	for _, call := range allowed(files, run.ID, backup, firstSegment(t, d), waitingTree(t, d)) {
 		conn, service := run.Conn, services[0]
 		if _, operators := call.request.(interface{ ProtoReflect() protoreflect.Message }); operators {
 			if parent := call.request.ProtoReflect().Descriptor().ParentFile(); parent != service.ParentFile() {

@@ -30,6 +30,12 @@ func self(t *testing.T) string {
 	return path
 }
 
+// waitingTree asks for a launch of worker that can open.
+func waitingTree(t *testing.T, d *daemontest.Daemon) *operatorv1.OpenLaunchRequest {
+	t.Helper()
+	return daemontest.NewTree(t, daemontest.TreeOptions{Places: d.Places}).Request("worker", daemontest.TreeOptions{})
+}
+
 // atTier makes a grant hold from a tier on.
 func atTier(tier string) daemontest.Condition {
 	return func(r *operatorv1.CreateGrantsRequest) { r.Tier = tier }
