@@ -200,14 +200,20 @@ func (d *Daemon) mayLaunch(l launchRow) (born time.Time, err error) {
 	case err != nil:
 		return born, err
 	case subject.Disabled:
-		return born, refuse("%s is disabled", l.subject)
+		return born, mustNot(grants.CauseSubjectDisabled, "%s is disabled", l.subject)
 	case !l.tier.Satisfies(subject.MinTier):
-		return born, refuse("%s needs the tier %s, and this would be %s", l.subject, subject.MinTier, l.tier)
+		return born, mustNot(grants.CauseTierTooLow, "%s needs the tier %s, and this would be %s", l.subject, subject.MinTier, l.tier)
 	}
 	if _, _, cause := d.profileFor(l.subject, l.profile); cause != "" {
 		return born, refuse("%s has no profile named %s", l.subject, l.profile)
 	}
 	return subject.Created, nil
+}
+
+// mustNot is the refusal of a launch that there could be, had the operator not
+// said otherwise.
+func mustNot(cause grants.Cause, format string, args ...any) error {
+	return &wire.Error{Reason: wire.AccessDenied, Cause: string(cause), Message: fmt.Sprintf(format, args...)}
 }
 
 // launchOpening is the change that opens a launch.
