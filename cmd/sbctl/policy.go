@@ -14,8 +14,8 @@ type policyCmd struct {
 
 // Help is the manual of policy.
 func (policyCmd) Help() string {
-	return `A document names resources, subjects and grants; "apply" brings the broker to it,
-"export" writes it.`
+	return `A document names resources, subjects, profiles, tools and grants; "apply" brings the
+broker to it, "export" writes it.`
 }
 
 type policyLintCmd struct {
