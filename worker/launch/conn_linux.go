@@ -32,11 +32,62 @@ type order struct {
 	Resume bool `json:",omitempty"` // the command goes on, in the foreground
 }
 
-// run is a Command with the terminal that P has.
+// run is a Command with the terminal that P has. What it hands over follows the
+// message as it is, and is part of the environment when it has arrived.
 type run struct {
 	Command
 	Terminal *terminal // nil: the command gets no terminal
 	Files    [3]bool   // which of stdin, stdout, stderr are the terminal
+
+	handed []int // how many bytes of each follow the message
+}
+
+// runMessage is how a run travels: arguments and variables are any bytes, which
+// JSON would not leave alone in strings.
+type runMessage struct {
+	Argv, Env [][]byte
+	Dir       []byte
+	Handed    []int     `json:",omitempty"`
+	Terminal  *terminal `json:",omitempty"`
+	Files     [3]bool
+}
+
+// MarshalJSON is r without what it hands over.
+func (r run) MarshalJSON() ([]byte, error) {
+	m := runMessage{Argv: bytesOf(r.Argv), Env: bytesOf(r.Env), Dir: []byte(r.Dir), Terminal: r.Terminal, Files: r.Files}
+	for _, pair := range r.Command.Handed {
+		m.Handed = append(m.Handed, len(pair))
+	}
+	return json.Marshal(m)
+}
+
+// UnmarshalJSON is the reverse.
+func (r *run) UnmarshalJSON(text []byte) error {
+	var m runMessage
+	if err := json.Unmarshal(text, &m); err != nil {
+		return err
+	}
+	*r = run{
+		Command:  Command{Argv: stringsOf(m.Argv), Dir: string(m.Dir), Env: stringsOf(m.Env)},
+		Terminal: m.Terminal, Files: m.Files, handed: m.Handed,
+	}
+	return nil
+}
+
+func bytesOf(all []string) [][]byte {
+	made := make([][]byte, 0, len(all))
+	for _, one := range all {
+		made = append(made, []byte(one))
+	}
+	return made
+}
+
+func stringsOf(all [][]byte) []string {
+	made := make([]string, 0, len(all))
+	for _, one := range all {
+		made = append(made, string(one))
+	}
+	return made
 }
 
 type terminal struct {
@@ -148,8 +199,17 @@ func (c *conn) send(message any, files ...*os.File) error {
 	if _, _, err := c.unix.WriteMsgUnix(head, rights, nil); err != nil {
 		return err
 	}
-	_, err = c.unix.Write(body)
-	return err
+	if _, err = c.unix.Write(body); err != nil {
+		return err
+	}
+	if o, ok := message.(order); ok && o.Run != nil {
+		for _, pair := range o.Run.Command.Handed {
+			if _, err := c.unix.Write(pair); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // receive reads one message, and the descriptor that came with it, if one did.
@@ -174,7 +234,30 @@ func (c *conn) receive(message any) (*os.File, error) {
 	if _, err := io.ReadFull(c.unix, body); err != nil {
 		return file, err
 	}
-	return file, json.Unmarshal(body, message)
+	if err := json.Unmarshal(body, message); err != nil {
+		return file, err
+	}
+	if o, ok := message.(*order); ok && o.Run != nil {
+		return file, c.receiveHanded(o.Run)
+	}
+	return file, nil
+}
+
+// receiveHanded adds what follows a run to its environment.
+func (c *conn) receiveHanded(r *run) error {
+	for _, length := range r.handed {
+		if length < 0 || length > maxMessage {
+			return errors.New("message too long")
+		}
+		pair := make([]byte, length)
+		if _, err := io.ReadFull(c.unix, pair); err != nil {
+			return err
+		}
+		r.Env = append(r.Env, string(pair))
+		clear(pair)
+	}
+	r.handed = nil
+	return nil
 }
 
 func fileIn(rights []byte) *os.File {

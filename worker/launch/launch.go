@@ -100,6 +100,9 @@ type Command struct {
 	Dir string
 	// Env is the whole environment: see Environ.
 	Env []string
+	// Handed is more of it, NAME=value each, in memory that the caller wipes: Go
+	// makes no other copy in this process.
+	Handed [][]byte
 }
 
 // Rule is one line of what a tree sees, for people: see Describe.
