@@ -29,7 +29,7 @@ type runCmd struct {
 	Subject   string   `placeholder:"S" help:"Subject that every process of the launch is. Required, but inside a launch."`
 	Profile   string   `placeholder:"P" help:"Profile that its runs are under, whatever they ask for."`
 	Sandbox   bool     `help:"Show nothing but the system, read-only, and the workspace."`
-	Workspace string   `placeholder:"DIR" help:"Folder that a sandbox may write; the current one when not given."`
+	Workspace string   `placeholder:"DIR" help:"Folder that a sandbox may write, and starts in; the current one when not given."`
 	NoNet     bool     `help:"No network but its own loopback."`
 	Env       []string `sep:"none" placeholder:"NAME=RES" help:"Start it with the content of RES in the variable NAME. Repeatable."`
 	EnvFile   string   `placeholder:"F" help:"The same for each line NAME=sb://RES of the file F."`
@@ -179,6 +179,19 @@ func (c runCmd) config(doing string, places client.Places) (launch.Config, error
 	return config, nil
 }
 
+// startIn is where the command starts: here, or in the workspace of a sandbox
+// that does not show what is here. Empty is here.
+func startIn(config launch.Config) string {
+	if !config.Sandbox {
+		return ""
+	}
+	here, err := workingDir()
+	if err != nil || here != config.Workspace && !strings.HasPrefix(here, config.Workspace+"/") {
+		return config.Workspace
+	}
+	return here
+}
+
 // readableBesides are the folders that a sandbox shows so that the command, the
 // shim and this program can be started: those in which they lie, and in which
 // what they are links to lies.
@@ -289,9 +302,11 @@ func (a *app) launch(ctx context.Context, doing string, config launch.Config, pl
 	if err != nil {
 		return refuse(doing, "%v", err)
 	}
-	environ := launch.Environ(os.Environ(), plan.kept, append(plan.places, asStrings(values)...))
+	err = tree.Go(launch.Command{
+		Argv: plan.argv, Dir: startIn(config), Env: launch.Environ(os.Environ(), plan.kept, plan.places), Handed: values,
+	})
 	wipeAll(values)
-	if err := tree.Go(launch.Command{Argv: plan.argv, Env: environ}); err != nil {
+	if err != nil {
 		return notStarted(doing, err)
 	}
 	return waitFor(doing, tree)
@@ -309,14 +324,6 @@ func waitFor(doing string, tree *launch.Tree) error {
 		return exitCode(code)
 	}
 	return nil
-}
-
-func asStrings(values []variable) []string {
-	var all []string
-	for _, b := range values {
-		all = append(all, string([]byte(b)))
-	}
-	return all
 }
 
 // commandForPeople is argv on one line, as long as the daemon keeps it.
@@ -370,7 +377,7 @@ func (c runCmd) narrow(ctx context.Context, a *app, doing string, argv []string,
 		return notLaunched(doing, err)
 	}
 	defer tree.Kill()
-	if err := tree.Go(launch.Command{Argv: argv, Env: os.Environ()}); err != nil {
+	if err := tree.Go(launch.Command{Argv: argv, Dir: startIn(config), Env: os.Environ()}); err != nil {
 		return notStarted(doing, err)
 	}
 	return waitFor(doing, tree)

