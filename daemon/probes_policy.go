@@ -12,6 +12,7 @@ import (
 const (
 	probeProfiles = "profiles"
 	probeSeparate = "separate"
+	probeFiles    = "files"    // only while there are none: looking at them is CheckFiles
 	probeDemands  = "demands-" // and a tier
 )
 
@@ -28,8 +29,18 @@ func (d *Daemon) policyProbes() []*operatorv1.Probe {
 	}
 	st.mu.RLock()
 	subjects, profiles := st.set.Subjects(), st.set.Profiles()
+	files := 0
+	for _, f := range st.catalog {
+		if f.file {
+			files++
+		}
+	}
 	st.mu.RUnlock()
-	return judgePolicy(subjects, profiles)
+	probes := judgePolicy(subjects, profiles)
+	if files == 0 {
+		probes = append(probes, &operatorv1.Probe{Name: probeFiles, Status: "ok", Summary: "none is registered"})
+	}
+	return probes
 }
 
 func judgePolicy(subjects []grants.Subject, profiles []grants.Profile) []*operatorv1.Probe {

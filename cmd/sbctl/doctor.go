@@ -21,7 +21,13 @@ type doctorCmd struct {
 
 // Help is the manual of doctor.
 func (doctorCmd) Help() string {
-	return `Works without a daemon, and then says so. The exit code is 1 when a probe fails.
+	return `Tries what this machine, the daemon and the agents' configurations really hold,
+and for each thing that is wrong names the command that mends it. Which tiers hold
+is found out by building an empty tree of each kind. Tokens that stand in an
+agent's configuration in clear are named by file and setting, never by value.
+
+Works without a daemon, and then says so. The exit code is 1 when a probe fails; a
+warning is no failure.
 
 A wall clock that stands behind the newest entry of the log makes timed grants
 count as expired; when the clock is right, --confirm-clock says so.
@@ -60,8 +66,17 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	probes := probeHome(places.Home)
+	probes = append(probes, probeSockets(places.Home, places.SocketDir)...)
 	probes = append(probes, a.probeService(ctx)...)
-	probes = append(probes, a.probeDaemon(ctx)...)
+	probes = append(probes, probeMachine(ctx)...)
+	if list, err := os.ReadFile(swapFile); err == nil {
+		if swap, found := probeSwap(string(list), onEncrypted); found {
+			probes = append(probes, swap)
+		}
+	}
+	tiers := probeTiers(ctx, places)
+	asked := a.probeDaemon(ctx, tiers)
+	probes = append(append(probes, tiers...), asked...)
 	probes = append(probes, a.probeAgents(ctx)...)
 	for i := range probes {
 		if probes[i].Fix == startService && slices.Contains(probes, noService) {
@@ -101,8 +116,9 @@ func (a *app) confirmClock(ctx context.Context) error {
 	})
 }
 
-// probeDaemon asks the daemon, and judges what it says of itself.
-func (a *app) probeDaemon(ctx context.Context) []probe {
+// probeDaemon asks the daemon, and judges what it says of itself. Tiers that
+// subjects demand and that do not hold become failures.
+func (a *app) probeDaemon(ctx context.Context, tiers []probe) []probe {
 	s, err := a.status(ctx, "asking the daemon")
 	if failed, ok := errors.AsType[*failure](err); ok {
 		return []probe{{"daemon", probeFail, failed.what, failed.hint}}
@@ -121,14 +137,23 @@ func (a *app) probeDaemon(ctx context.Context) []probe {
 		probes = append(probes, probe{"rewrap", probeWarn, rewrapLeftWords(left) + ", and rewrapped in the background", "sbctl key show"})
 	}
 	for _, p := range s.GetProbes() {
-		if p.GetName() == keySourceProbe && len(s.GetSlots()) > 0 {
-			continue // of one slot; ours is of all
+		switch name := p.GetName(); {
+		case name == keySourceProbe && len(s.GetSlots()) > 0: // of one slot; ours is of all
+		case name == "swap": // ours looks closer
+		case strings.HasPrefix(name, demandsPrefix): // beside the tier
+		case name == tierSeparate:
+			probes = append(probes, probe{"tier " + name, p.GetStatus(), p.GetSummary(), p.GetFix()})
+		default:
+			probes = append(probes, probe{name, p.GetStatus(), p.GetSummary(), p.GetFix()})
 		}
-		probes = append(probes, probe{p.GetName(), p.GetStatus(), p.GetSummary(), p.GetFix()})
 	}
+	demanded(tiers, s)
+	probes = append(probes, a.probeOperator(ctx, s)...)
 	probes = append(probes, probeShims(s)...)
-	if s.GetVaultState() == "unlocked" {
-		probes = append(probes, a.probeFiles(ctx))
+	probes = append(probes, probeParents(s.GetRuns(), parentOf)...)
+	none := slices.ContainsFunc(s.GetProbes(), func(p *operatorv1.Probe) bool { return p.GetName() == "files" })
+	if s.GetVaultState() == "unlocked" && !none {
+		probes = append(probes, a.probeFiles(ctx)) // which is an entry in the log
 	}
 	return probes
 }

@@ -81,29 +81,3 @@ func (a *app) probeService(ctx context.Context) []probe {
 	}
 	return []probe{passed("service", "%s, %s", s.Manager, s.State)}
 }
-
-// probeAgents looks at the configurations of the agents that are known.
-func (a *app) probeAgents(ctx context.Context) []probe {
-	found, err := a.agents(ctx, "looking at agents")
-	if err != nil {
-		return []probe{{"agents", probeWarn, err.Error(), ""}}
-	}
-	var probes []probe
-	connected := 0
-	for _, l := range found {
-		if l.Connected {
-			connected++
-		}
-		problems := l.Warnings
-		if l.Problem != "" {
-			problems = append([]string{l.Problem}, problems...)
-		}
-		if len(problems) > 0 {
-			probes = append(probes, probe{"agents", probeWarn, fmt.Sprintf("%s (%s): %s", l.Agent, l.File, strings.Join(problems, "; ")), "sbctl connect --list"})
-		}
-	}
-	if connected == 0 {
-		return append(probes, passed("agents", "none is connected"))
-	}
-	return append(probes, passed("agents", "connected by %s", count(connected, "entry")))
-}

@@ -21,6 +21,10 @@ type Listing struct {
 	Warnings  []string `json:"warnings,omitempty"`
 }
 
+// SeesSeveral is the warning of an entry whose agent has entries of more than
+// one subject.
+const SeesSeveral = "this agent sees more than one subject"
+
 // List shows every known agent: one line for each entry that starts the shim,
 // whoever wrote it, or one line saying that there is none. Of cfg it uses
 // UserHome, ProjectDir and Getenv. A file that cannot be read is a line with a
@@ -42,7 +46,7 @@ func List(_ context.Context, cfg Config) ([]Listing, error) {
 		}
 		for i := range seen {
 			if seen[i].Connected && len(subjects) > 1 {
-				seen[i].Warnings = append(seen[i].Warnings, "this agent sees more than one subject")
+				seen[i].Warnings = append(seen[i].Warnings, SeesSeveral)
 			}
 		}
 		all = append(all, seen...)

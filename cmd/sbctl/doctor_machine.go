@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"subjectbroker/proto/place"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/worker/client"
+	"subjectbroker/worker/launch"
+	machine "subjectbroker/worker/probe"
+)
+
+// What doctor finds out about the machine: its kernel, and which tiers hold on it.
+
+// machinePatience bounds what is tried on the machine, all of it.
+const machinePatience = 10 * time.Second
+
+// Tiers, as the daemon calls them.
+const (
+	tierCooperative = "cooperative"
+	tierBound       = "bound"
+	tierSandboxed   = "sandboxed"
+	tierSeparate    = "separate"
+)
+
+// demandsPrefix begins the names of the daemon's probes that say which subjects
+// demand a tier.
+const demandsPrefix = "demands-"
+
+// probeMachine shows the facts about this kernel.
+func probeMachine(ctx context.Context) []probe {
+	ctx, cancel := context.WithTimeout(ctx, machinePatience)
+	defer cancel()
+	var probes []probe
+	for _, fact := range machine.Here(ctx) {
+		status := probeOK
+		if fact.Status != machine.Held {
+			status = probeWarn
+		}
+		summary := fact.Words
+		if summary == "" || fact.Status == machine.Unknown {
+			summary = strings.TrimSuffix(fact.Tried+": "+fact.Words, ": ")
+		}
+		if fact.Status == machine.Unknown {
+			summary = "could not be tried: " + summary
+		}
+		probes = append(probes, probe{fact.ID, status, summary, ""})
+	}
+	return probes
+}
+
+// probeTiers builds a tree of each kind, with nothing in it, and so finds out
+// which tiers this machine provides.
+func probeTiers(ctx context.Context, places client.Places) []probe {
+	probes := []probe{passed("tier "+tierCooperative, "holds, as everywhere: it keeps agents apart that behave; a hostile process of your uid can claim any subject, and read the home")}
+	if marker, inside := launch.Inside(); inside {
+		return append(probes, probe{"tier " + tierBound, probeWarn, fmt.Sprintf("this is inside a launch of %s: what a machine provides is seen from outside", marker.Subject), ""})
+	}
+	ctx, cancel := context.WithTimeout(ctx, machinePatience)
+	defer cancel()
+	scratch, err := os.MkdirTemp("", "sbctl-doctor-")
+	if err != nil {
+		return append(probes, probe{"tier " + tierBound, probeWarn, "could not be tried: " + err.Error(), ""})
+	}
+	defer os.RemoveAll(scratch)
+	if err := scratchPlaces(&places, scratch); err != nil {
+		return append(probes, probe{"tier " + tierBound, probeWarn, "could not be tried: " + err.Error(), ""})
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return append(probes, probe{"tier " + tierBound, probeWarn, "could not be tried: " + err.Error(), ""})
+	}
+	defer null.Close()
+	config := launch.Config{Home: places.Home, SocketDir: places.SocketDir, Stdin: null, Stdout: null, Stderr: null}
+	probes = append(probes, judgeTier(tierBound, launch.Check(ctx, config),
+		"holds: a tree of processes was made that sees neither the home nor the operator's socket nor other processes"))
+	config.Sandbox, config.Workspace = true, filepath.Join(scratch, "workspace")
+	return append(probes, judgeTier(tierSandboxed, launch.Check(ctx, config),
+		"holds: a tree was made that sees its workspace and, to read, the system; Landlock is on top"))
+}
+
+// scratchPlaces makes what a tree needs to see of a broker, where there is no
+// broker yet.
+func scratchPlaces(places *client.Places, scratch string) error {
+	err := os.Mkdir(filepath.Join(scratch, "workspace"), 0o700)
+	if _, missing := os.Stat(filepath.Dir(place.BrokerSocket(places.SocketDir))); err != nil || missing == nil {
+		return err
+	}
+	places.Home = filepath.Join(scratch, "home")
+	places.SocketDir = filepath.Join(places.Home, "run")
+	for _, socket := range []string{place.BrokerSocket(places.SocketDir), place.OperatorSocket(places.SocketDir)} {
+		if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func judgeTier(tier string, err error, holds string) probe {
+	if err == nil {
+		return passed("tier "+tier, "%s", holds)
+	}
+	missing, ok := errors.AsType[*launch.Unsupported](err)
+	if !ok {
+		return probe{"tier " + tier, probeWarn, "could not be tried: " + oneLine(err.Error()), ""}
+	}
+	summary := "does not hold, and is refused: " + oneLine(missing.Error())
+	if missing.Hint != "" {
+		summary += "; " + missing.Hint
+	}
+	return probe{"tier " + tier, probeWarn, summary, ""}
+}
+
+// demanded makes a tier that does not hold a failure, if the daemon says that a
+// subject demands it. It takes what the daemon says out of its probes.
+func demanded(tiers []probe, s *operatorv1.StatusResponse) {
+	for _, p := range s.GetProbes() {
+		tier, isDemand := strings.CutPrefix(p.GetName(), demandsPrefix)
+		for i := range tiers {
+			if isDemand && tiers[i].Name == "tier "+tier {
+				tiers[i].Summary += "; " + p.GetSummary()
+				if tiers[i].Status != probeOK {
+					tiers[i].Status = probeFail
+				}
+			}
+		}
+	}
+}
+
+// swapFile lists where the kernel may write memory to.
+const swapFile = "/proc/swaps"
+
+// probeSwap says whether memory, and with it what agents were given, may reach a
+// disk in clear. found is false where there is nothing to say: another platform.
+func probeSwap(list string, encrypted func(path string) (yes, known bool)) (p probe, found bool) {
+	lines := strings.Split(strings.TrimSpace(list), "\n")
+	if !strings.HasPrefix(lines[0], "Filename") {
+		return probe{}, false
+	}
+	var clear, unknown []string
+	for _, line := range lines[1:] {
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(words[0], "/dev/zram") {
+			continue // compressed memory, not a disk
+		}
+		switch yes, known := encrypted(words[0]); {
+		case !known:
+			unknown = append(unknown, words[0])
+		case !yes:
+			clear = append(clear, words[0])
+		}
+	}
+	switch {
+	case len(clear) > 0:
+		return probe{"swap", probeWarn, "not encrypted: " + strings.Join(clear, ", ") + "; what agents hold in memory may reach the disk", "swapoff -a"}, true
+	case len(unknown) > 0:
+		return probe{"swap", probeWarn, "cannot tell whether it is encrypted: " + strings.Join(unknown, ", "), "swapoff -a"}, true
+	case len(lines) == 1:
+		return passed("swap", "there is none"), true
+	}
+	return passed("swap", "only in memory or on an encrypted device"), true
+}
+
+// onEncrypted says whether a device, or the device that a file lies on, is an
+// encrypted one of the device mapper, or built on such.
+func onEncrypted(path string) (yes, known bool) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return false, false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return false, false
+	}
+	device := uint64(stat.Dev)
+	if info.Mode()&os.ModeDevice != 0 {
+		device = uint64(stat.Rdev)
+	}
+	// As the kernel and the C library pack the two numbers.
+	major := device>>8&0xfff | device>>32&^0xfff
+	minor := device&0xff | device>>12&^0xff&0xffffffff
+	return encryptedDevice(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor), 0)
+}
+
+// deepestStack bounds devices that are built on devices.
+const deepestStack = 8
+
+func encryptedDevice(sys string, depth int) (yes, known bool) {
+	if _, err := os.Stat(sys); err != nil || depth > deepestStack {
+		return false, false // such as a file system of several devices
+	}
+	if uuid, err := os.ReadFile(filepath.Join(sys, "dm", "uuid")); err == nil && strings.HasPrefix(string(uuid), "CRYPT-") {
+		return true, true
+	}
+	below, err := os.ReadDir(filepath.Join(sys, "slaves"))
+	if err != nil || len(below) == 0 {
+		return false, true
+	}
+	for _, device := range below {
+		if yes, known := encryptedDevice(filepath.Join(sys, "slaves", device.Name()), depth+1); !yes {
+			return false, known
+		}
+	}
+	return true, true
+}

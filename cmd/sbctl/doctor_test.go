@@ -1,0 +1,194 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/worker/launch"
+)
+
+func TestSwap(t *testing.T) {
+	const head = "Filename\t\t\tType\t\tSize\tUsed\tPriority\n"
+	known := map[string]bool{"/dev/dm-1": true, "/dev/sda2": false, "/swapfile": false}
+	encrypted := func(path string) (bool, bool) {
+		yes, found := known[path]
+		return yes, found
+	}
+	for _, test := range []struct{ list, want string }{
+		{head, "ok there is none"},
+		{head + "/dev/zram0 partition 1 0 100\n", "ok only in memory or on an encrypted device"},
+		{head + "/dev/dm-1 partition 1 0 -2\n", "ok only in memory or on an encrypted device"},
+		{head + "/dev/dm-1 partition 1 0 -2\n/dev/sda2 partition 1 0 -2\n/swapfile file 1 0 -3\n", "warn not encrypted: /dev/sda2, /swapfile; "},
+		{head + "/dev/odd partition 1 0 -2\n", "warn cannot tell whether it is encrypted: /dev/odd"},
+		{"", ""},
+	} {
+		p, found := probeSwap(test.list, encrypted)
+		if got := strings.TrimSpace(p.Status + " " + p.Summary); found != (test.want != "") || !strings.HasPrefix(got, test.want) {
+			t.Errorf("%q: %q, want %q", test.list, got, test.want)
+		}
+		if p.Status == probeWarn && p.Fix == "" {
+			t.Errorf("%q: nothing mends it", test.list)
+		}
+	}
+}
+
+// A device is encrypted if it, or all that it is built on, is.
+func TestEncryptedDevice(t *testing.T) {
+	sys := t.TempDir()
+	device := func(name, uuid string, below ...string) {
+		for _, dir := range []string{"dm", "slaves"} {
+			if err := os.MkdirAll(filepath.Join(sys, name, dir), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if uuid != "" {
+			if err := os.WriteFile(filepath.Join(sys, name, "dm", "uuid"), []byte(uuid+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, slave := range below {
+			if err := os.Symlink(filepath.Join(sys, slave), filepath.Join(sys, name, "slaves", slave)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	device("disk", "")
+	device("crypt", "CRYPT-LUKS2-x", "disk")
+	device("lvm", "LVM-x", "crypt")
+	device("plain", "LVM-x", "disk")
+	device("both", "LVM-x", "crypt", "disk")
+	device("loop", "LVM-x", "loop")
+	for name, want := range map[string][2]bool{
+		"disk": {false, true}, "crypt": {true, true}, "lvm": {true, true}, "plain": {false, true}, "both": {false, true},
+		"loop": {false, false}, "missing": {false, false},
+	} {
+		if yes, known := encryptedDevice(filepath.Join(sys, name), 0); yes != want[0] || known != want[1] {
+			t.Errorf("%s: encrypted %v, known %v", name, yes, known)
+		}
+	}
+}
+
+func TestOperatorIsJudged(t *testing.T) {
+	bound := []string{"bound demanded by worker"}
+	for _, test := range []struct {
+		name    string
+		state   *operatorv1.GetOperatorResponse
+		demands []string
+		status  string
+		want    []string
+	}{
+		{"nothing set", &operatorv1.GetOperatorResponse{Guard: true}, nil, probeWarn, []string{"no passphrase is set", "can do what sbctl can"}},
+		{"a passphrase", &operatorv1.GetOperatorResponse{Passphrase: true, Guard: true}, nil, probeOK, []string{"a passphrase is set", "nothing else asks"}},
+		{"a passphrase that is needed", &operatorv1.GetOperatorResponse{Passphrase: true, Guard: true}, bound, probeOK, []string{"as bound demanded by worker, so do disclosing and granting verbs"}},
+		{"another uid", &operatorv1.GetOperatorResponse{Operators: []uint32{1001}, Guard: true}, bound, probeOK, []string{"the uid 1001 is an operator by itself"}},
+		{"none where one is needed", &operatorv1.GetOperatorResponse{Guard: true}, bound, probeFail, []string{"nothing that discloses or grants can be done"}},
+	} {
+		probes := judgeOperator(test.state, test.demands)
+		if probes[0].Status != test.status {
+			t.Errorf("%s: %+v", test.name, probes[0])
+		}
+		for _, words := range test.want {
+			if !strings.Contains(probes[0].Summary, words) {
+				t.Errorf("%s: %q does not say %q", test.name, probes[0].Summary, words)
+			}
+		}
+		if !strings.Contains(probes[1].Summary, "no boundary") {
+			t.Errorf("%s: %q does not say that the guard is no boundary", test.name, probes[1].Summary)
+		}
+	}
+	probes := judgeOperator(&operatorv1.GetOperatorResponse{WaitMs: 4000}, nil)
+	if probes[1].Status != probeWarn || len(probes) != 3 || !strings.Contains(probes[2].Summary, "wrong passphrases") {
+		t.Errorf("%+v", probes)
+	}
+}
+
+// A tier that does not hold is refused, which is a failure only where somebody
+// demands it.
+func TestTiersAreJudged(t *testing.T) {
+	missing := &launch.Unsupported{Piece: "user namespaces", Hint: "ask for them", Err: errors.New("operation not permitted")}
+	tiers := func() []probe {
+		return []probe{judgeTier(tierBound, fmt.Errorf("trying: %w", missing), "holds"), judgeTier(tierSandboxed, nil, "holds")}
+	}
+	got := tiers()
+	want := []probe{
+		{"tier bound", probeWarn, "does not hold, and is refused: this machine does not provide user namespaces: operation not permitted; ask for them", ""},
+		{"tier sandboxed", probeOK, "holds", ""},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	demanded(got, &operatorv1.StatusResponse{Probes: []*operatorv1.Probe{
+		{Name: "demands-bound", Summary: "demanded by worker"}, {Name: "demands-sandboxed", Summary: "demanded by other"}, {Name: "bound"},
+	}})
+	if got[0].Status != probeFail || !strings.HasSuffix(got[0].Summary, "; demanded by worker") || got[1].Status != probeOK {
+		t.Errorf("%+v", got)
+	}
+	if p := judgeTier(tierBound, errors.New("no memory"), "holds"); p.Status != probeWarn || !strings.Contains(p.Summary, "could not be tried") {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestParentsOfShims(t *testing.T) {
+	parent := func(pid int32) (int, string) {
+		return map[int32]int{1: 100, 2: 100, 3: 200, 4: 1, 5: 1, 6: 300, 7: 300}[pid], "agent"
+	}
+	runs := []*operatorv1.Run{
+		{Pid: 1, Subject: "a"}, {Pid: 2, Subject: "b"}, // one agent, two subjects
+		{Pid: 3, Subject: "a"}, {Pid: 4, Subject: "a"}, {Pid: 5, Subject: "b"}, // orphans have no context in common
+		{Pid: 6, Subject: "a"}, {Pid: 7, Subject: "a"},
+	}
+	got := probeParents(runs, parent)
+	if len(got) != 1 || !strings.Contains(got[0].Summary, "process 100 (agent) started shims of a and b: its effective authority is the union of a and b") {
+		t.Errorf("%+v", got)
+	}
+	if pid, name := parentOf(int32(os.Getpid())); name == "" && pid != 0 || pid != 0 && pid != os.Getppid() {
+		t.Errorf("this process was started by %d (%s), not %d", pid, name, os.Getppid())
+	}
+}
+
+func TestSocketsAreJudged(t *testing.T) {
+	home, err := os.MkdirTemp("", "sb") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(home)
+	path := filepath.Join(home, "operator", "operator.sock")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, found := judgeSocket("s", path, true); found {
+		t.Error("a socket that is not there was judged")
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for _, test := range []struct {
+		dir, socket os.FileMode
+		inHome      bool
+		want        string
+	}{
+		{0o700, 0o600, true, probeOK},
+		{0o750, 0o660, false, probeOK},
+		{0o750, 0o660, true, probeFail},
+		{0o755, 0o600, false, probeFail},
+		{0o700, 0o666, false, probeFail},
+	} {
+		if err := errors.Join(os.Chmod(filepath.Dir(path), test.dir), os.Chmod(path, test.socket)); err != nil {
+			t.Fatal(err)
+		}
+		p, found := judgeSocket("s", path, test.inHome)
+		if !found || p.Status != test.want {
+			t.Errorf("%o %o in the home %v: %+v", test.dir, test.socket, test.inHome, p)
+		}
+	}
+}
