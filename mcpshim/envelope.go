@@ -159,7 +159,25 @@ func (s *shim) guard(next mcp.MethodHandler) mcp.MethodHandler {
 		if list, ok := request.(*mcp.ListResourcesRequest); ok {
 			return s.listResources(ctx, list)
 		}
-		return next(ctx, method, request)
+		result, err = next(ctx, method, request)
+		if listed, ok := result.(*mcp.ListToolsResult); ok && err == nil {
+			s.name(listed)
+		}
+		return result, err
+	}
+}
+
+// name makes the tools name the subject that the session is bound to, where that
+// is not the one that they were registered with.
+func (s *shim) name(listed *mcp.ListToolsResult) {
+	subject := s.bound()
+	if subject == s.claimed {
+		return
+	}
+	for i, registered := range listed.Tools {
+		named := *registered
+		named.Description = strings.TrimSuffix(named.Description, boundary(s.claimed)) + boundary(subject)
+		listed.Tools[i] = &named
 	}
 }
 

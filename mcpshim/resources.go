@@ -44,7 +44,7 @@ func resourceName(uri string) (string, bool) {
 // called for. The list itself is always asked of the daemon.
 func (s *shim) touch() {
 	s.server.AddResourceTemplate(&mcp.ResourceTemplate{
-		Name: "resource", Title: "A readable resource", Description: "A resource that this subject may read. " + boundary(s.subject),
+		Name: "resource", Title: "A readable resource", Description: "A resource that this subject may read. " + boundary(s.bound()),
 		URITemplate: uriPrefix + "{name}",
 	}, s.readResource)
 }

@@ -78,7 +78,7 @@ func Serve(ctx context.Context, config Config) error {
 
 // shim is one session of one subject.
 type shim struct {
-	subject  string
+	claimed  string // the subject that the configuration names; see bound
 	version  string
 	server   *mcp.Server
 	keeper   *worker.Keeper
@@ -110,7 +110,7 @@ func newShim(config Config) (*shim, error) {
 		name = DefaultServerName
 	}
 	s := &shim{
-		subject: config.Worker.Subject, version: config.Worker.Version, tickets: newTickets(),
+		claimed: config.Worker.Subject, version: config.Worker.Version, tickets: newTickets(),
 		contents: make(chan struct{}, maxContents), trouble: config.Trouble,
 		told: map[wire.Reason]bool{}, subscribed: map[string]int{}, wanted: make(chan struct{}),
 	}
@@ -124,7 +124,7 @@ func newShim(config Config) (*shim, error) {
 		return nil, err
 	}
 	s.server = mcp.NewServer(&mcp.Implementation{Name: name, Version: s.version}, &mcp.ServerOptions{
-		Instructions: instructions(s.subject),
+		Instructions: instructions(s.claimed),
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{ListChanged: true}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) {
 			c.CacheScope, c.TTLMs = "private", 0 // what one subject sees is nobody else's
@@ -133,11 +133,21 @@ func newShim(config Config) (*shim, error) {
 		UnsubscribeHandler: s.unsubscribe,
 	})
 	for _, t := range s.tools() {
-		s.server.AddTool(t.describe(s.subject), s.envelope(t))
+		s.server.AddTool(t.describe(s.claimed), s.envelope(t))
 	}
 	s.touch()
 	s.server.AddReceivingMiddleware(s.guard)
 	return s, nil
+}
+
+// bound is the subject that this session is bound to: the daemon's word, which
+// inside a launch need not be what the configuration claims, and the claim as
+// long as no run was opened.
+func (s *shim) bound() string {
+	if run := s.keeper.Current(); run != nil {
+		return run.Subject
+	}
+	return s.claimed
 }
 
 // serve runs the session and, beside it, the keeper of the run.

@@ -30,7 +30,7 @@ const (
 	listOutput    = `{"type":"object","properties":{"resources":{"type":"array","items":{"type":"string"}},"reasonCode":{"type":"string"}},"required":["resources","reasonCode"],"additionalProperties":false}`
 	readOutput    = `{"type":"object","properties":{"decision":{"type":"string","enum":["allow","deny","pending","error"]},"reasonCode":{"type":"string"},"resourceId":{"type":"string"},"content":{"type":"string"},"encoding":{"type":"string","enum":["base64"]}},"required":["decision","reasonCode","resourceId"],"additionalProperties":false}`
 	explainOutput = `{"type":"object","properties":{"decision":{"type":"string","enum":["allow","deny","pending","error"]},"reasonCode":{"type":"string"},"resourceId":{"type":"string"},"action":{"type":"string"}},"required":["decision","reasonCode","resourceId","action"],"additionalProperties":false}`
-	reportOutput  = `{"type":"object","properties":{"reasonCode":{"type":"string"},"version":{"type":"string"},"daemonVersion":{"type":"string"},"platform":{"type":"string"},"mcpRevision":{"type":"string"},"subjectId":{"type":"string"},"runId":{"type":"string"},"tier":{"type":"string"},"keySource":{"type":"string"},"auditState":{"type":"string"},"covered":{"type":"array","items":{"type":"string"}},"notProvided":{"type":"array","items":{"type":"string"}}},"required":["reasonCode","version","platform","mcpRevision","subjectId","covered","notProvided"],"additionalProperties":false}`
+	reportOutput  = `{"type":"object","properties":{"reasonCode":{"type":"string"},"version":{"type":"string"},"daemonVersion":{"type":"string"},"platform":{"type":"string"},"mcpRevision":{"type":"string"},"subjectId":{"type":"string"},"runId":{"type":"string"},"tier":{"type":"string"},"profileId":{"type":"string"},"keySource":{"type":"string"},"auditState":{"type":"string"},"covered":{"type":"array","items":{"type":"string"}},"notProvided":{"type":"array","items":{"type":"string"}}},"required":["reasonCode","version","platform","mcpRevision","subjectId","covered","notProvided"],"additionalProperties":false}`
 )
 
 // boundary is said with every tool: agents retry what looks like a failure.
@@ -62,9 +62,9 @@ func (s *shim) tools() []tool {
 		},
 		{
 			name: "capability_report", title: "Report capabilities", input: noInput, output: reportOutput,
-			description: "Say what holds for this connection as it was probed: versions, subject, run, tier, what is covered and what is not.",
+			description: "Say what holds for this connection as it was probed: versions, subject, run, tier, profile, what is covered and what is not.",
 			parse: func(_ []member, revision string) (ask, bool) {
-				return reportAsk{version: s.version, subject: s.subject, revision: revision}, true
+				return reportAsk{version: s.version, subject: s.bound(), revision: revision}, true
 			},
 		},
 	}
@@ -212,6 +212,7 @@ type reportResult struct {
 	SubjectID     string      `json:"subjectId"`
 	RunID         string      `json:"runId,omitempty"`
 	Tier          string      `json:"tier,omitempty"`
+	ProfileID     string      `json:"profileId,omitempty"`
 	KeySource     string      `json:"keySource,omitempty"`
 	AuditState    string      `json:"auditState,omitempty"`
 	Covered       []string    `json:"covered"`
@@ -225,8 +226,8 @@ func (r reportAsk) handle(ctx context.Context, scope scope) (answer, error) {
 	}
 	return answer{value: reportResult{
 		ReasonCode: wire.Allowed, Version: r.version, DaemonVersion: report.DaemonVersion, Platform: report.Platform, MCPRevision: r.revision,
-		SubjectID: report.Subject, RunID: report.RunID, Tier: report.Tier, KeySource: report.KeySource, AuditState: report.AuditState,
-		Covered: orEmpty(report.Covered), NotProvided: orEmpty(report.NotProvided),
+		SubjectID: report.Subject, RunID: report.RunID, Tier: report.Tier, ProfileID: report.Profile,
+		KeySource: report.KeySource, AuditState: report.AuditState, Covered: orEmpty(report.Covered), NotProvided: orEmpty(report.NotProvided),
 	}}, nil
 }
 

@@ -90,6 +90,13 @@ func (k *Keeper) Run(ctx context.Context) (*Run, error) {
 	return k.run, nil
 }
 
+// Current is the run that is open now; nil when there is none. It does not wait.
+func (k *Keeper) Current() *Run {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.run
+}
+
 // Keep keeps a run open until ctx ends, and then closes it. It is called once.
 func (k *Keeper) Keep(ctx context.Context) {
 	defer func() {

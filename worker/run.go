@@ -27,8 +27,10 @@ const (
 // use. Every error of its methods is a *wire.Error.
 type Run struct {
 	// ID is the run's handle, Subject whom the daemon bound it to, Tier what it
-	// probed, DaemonVersion its version. They do not change.
-	ID, Subject, Tier, DaemonVersion string
+	// probed, Profile what the run is under, empty when under none,
+	// DaemonVersion its version. They do not change. Subject and Profile need not
+	// be those of the Config: inside a launch the launch decides.
+	ID, Subject, Tier, Profile, DaemonVersion string
 	// API is the number that both sides speak.
 	API uint32
 	// MaxContent is the largest content that Acquire returns, in bytes.
@@ -64,7 +66,12 @@ type Verdict struct {
 // Report is what the daemon probed about a run and about itself.
 type Report struct {
 	DaemonVersion, Platform, Subject, RunID, Tier, KeySource, AuditState string
-	Covered, NotProvided                                                 []string
+
+	// Profile is what the run is under; empty: none.
+	Profile string
+	// Covered is what holds for the run and NotProvided what does not, one
+	// sentence each.
+	Covered, NotProvided []string
 }
 
 // Open connects and opens a run. Errors are *wire.Error: those of client.Broker
@@ -96,7 +103,7 @@ func Open(ctx context.Context, config Config) (*Run, error) {
 	over := make(chan struct{})
 	run := &Run{
 		ID: opened.GetRunId(), Subject: opened.GetSubject(), Tier: opened.GetTier(), DaemonVersion: opened.GetDaemonVersion(),
-		API: opened.GetApi(), MaxContent: opened.GetMaxContent(),
+		Profile: opened.GetProfile(), API: opened.GetApi(), MaxContent: opened.GetMaxContent(),
 		conn: conn, broker: broker, over: over, end: sync.OnceFunc(func() { close(over) }),
 	}
 	go run.watchConnection()
@@ -168,6 +175,19 @@ func (r *Run) Explain(ctx context.Context, name, action string) (Verdict, error)
 	return Verdict{Decision: got.GetDecision(), Reason: wire.Reason(got.GetReasonCode())}, nil
 }
 
+// Can asks whether the subject may do by itself what capability names, such as
+// reach:HOST: nothing is released and nothing used up, and the answer is
+// recorded.
+func (r *Run) Can(ctx context.Context, capability string) (Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
+	got, err := r.broker.Can(ctx, &brokerv1.CanRequest{RunId: r.ID, Capability: capability})
+	if err != nil {
+		return Verdict{}, r.fail(err)
+	}
+	return Verdict{Decision: got.GetDecision(), Reason: wire.Reason(got.GetReasonCode())}, nil
+}
+
 // Report asks what was probed about this run.
 func (r *Run) Report(ctx context.Context) (Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, askDeadline)
@@ -178,7 +198,8 @@ func (r *Run) Report(ctx context.Context) (Report, error) {
 	}
 	return Report{
 		DaemonVersion: got.GetDaemonVersion(), Platform: got.GetPlatform(), Subject: got.GetSubject(), RunID: got.GetRunId(), Tier: got.GetTier(),
-		KeySource: got.GetKeySource(), AuditState: got.GetAuditState(), Covered: got.GetCovered(), NotProvided: got.GetNotProvided(),
+		KeySource: got.GetKeySource(), AuditState: got.GetAuditState(),
+		Profile: got.GetProfile(), Covered: got.GetCovered(), NotProvided: got.GetNotProvided(),
 	}, nil
 }
 

@@ -30,7 +30,7 @@ type Config struct {
 	Places client.Places
 	// Subject is claimed for the run. Required.
 	Subject string
-	// Profile to run under; empty means none.
+	// Profile to run under; empty means none, or, inside a launch, the launch's.
 	Profile string
 	// Version of this program, for the daemon's status and log. Sent are the
 	// first 64 bytes of what is printable ASCII in it.

@@ -17,7 +17,11 @@ func check(ctx context.Context, config worker.Config, stdout, stderr io.Writer) 
 		return fail(stderr, wire.Exit(typed.Reason), fmt.Sprintf("checking the connection: %s: %s", typed.Reason, typed.Message), hint(typed, config.Subject))
 	}
 	defer run.Close()
-	fmt.Fprintf(stdout, "subject  %s\ntier     %s\nshim     %s\ndaemon   %s\napi      %d\n", run.Subject, run.Tier, config.Version, run.DaemonVersion, run.API)
+	fmt.Fprintf(stdout, "subject  %s\n", run.Subject)
+	if run.Profile != "" {
+		fmt.Fprintf(stdout, "profile  %s\n", run.Profile)
+	}
+	fmt.Fprintf(stdout, "tier     %s\nshim     %s\ndaemon   %s\napi      %d\n", run.Tier, config.Version, run.DaemonVersion, run.API)
 	return wire.ExitDone
 }
 

@@ -14,7 +14,9 @@ const maxServerName = 128
 // options are the command line.
 type options struct {
 	subject, profile, serverName, home, socket string
-	check, help, version                       bool
+	command                                    string // check or can; empty: serve
+	capability                                 string // of can
+	help, version                              bool
 }
 
 // once is a flag that may be given once: of two subjects neither is the one
@@ -37,7 +39,14 @@ func (o *once) Set(value string) error {
 	return nil
 }
 
-// parse reads the command line. Flags may stand on both sides of the command.
+// Commands beside serving.
+const (
+	commandCheck = "check"
+	commandCan   = "can"
+)
+
+// parse reads the command line. Flags may stand on both sides of the command and
+// of what it takes.
 func parse(args []string) (options, error) {
 	var opts options
 	flags := flag.NewFlagSet("sb-mcp", flag.ContinueOnError)
@@ -59,19 +68,36 @@ func parse(args []string) (options, error) {
 		if flags.NArg() == 0 {
 			break
 		}
-		word := flags.Arg(0)
-		switch {
-		case word != "check":
-			return opts, fmt.Errorf("unknown command %q", word)
-		case opts.check:
-			return opts, errors.New("check is given twice")
+		if err := opts.take(flags.Arg(0)); err != nil {
+			return opts, err
 		}
-		opts.check, rest = true, flags.Args()[1:]
+		rest = flags.Args()[1:]
 	}
 	if opts.version {
 		return opts, nil
 	}
 	return opts, opts.validate()
+}
+
+// take reads a word that is no flag: the command, then what can is about.
+func (o *options) take(word string) error {
+	switch {
+	case o.command == "" && (word == commandCheck || word == commandCan):
+		o.command = word
+	case o.command == "":
+		return fmt.Errorf("unknown command %q", word)
+	case o.command == commandCheck && word == commandCheck:
+		return errors.New("check is given twice")
+	case o.command == commandCheck:
+		return fmt.Errorf("check takes no %q", word)
+	case o.capability != "":
+		return errors.New("can asks for one capability")
+	case word == "":
+		return errors.New("the capability is empty")
+	default:
+		o.capability = word
+	}
+	return nil
 }
 
 func (o options) validate() error {
@@ -84,8 +110,10 @@ func (o options) validate() error {
 		return fmt.Errorf("--profile: %q is not a name: a letter or digit, then up to 127 letters, digits, dots, underscores or dashes", o.profile)
 	case len(o.serverName) > maxServerName || strings.ContainsFunc(o.serverName, func(r rune) bool { return r < 0x20 || r > 0x7e }):
 		return fmt.Errorf("--server-name: %q is not up to %d printable ASCII characters", o.serverName, maxServerName)
-	case o.check && o.serverName != "":
-		return errors.New("--server-name means nothing to check")
+	case o.command != "" && o.serverName != "":
+		return fmt.Errorf("--server-name means nothing to %s", o.command)
+	case o.command == commandCan && o.capability == "":
+		return errors.New("can needs a capability, such as reach:api.example.com")
 	}
 	return nil
 }

@@ -60,8 +60,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return fail(stderr, wire.ExitUsage, err.Error(), "")
 	}
 	config := worker.Config{Places: places, Subject: opts.subject, Profile: opts.profile, Version: version}
-	if opts.check {
+	switch opts.command {
+	case commandCheck:
 		return check(ctx, config, stdout, stderr)
+	case commandCan:
+		return can(ctx, config, opts.capability, stdout, stderr)
 	}
 	return serve(ctx, config, opts.serverName, stdin, stdout, stderr)
 }

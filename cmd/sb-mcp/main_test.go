@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,7 +38,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("HOME", env.WorkDir)
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"broker": brokerCmd, "converse": converse},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"broker": brokerCmd, "converse": converse, "code": code},
 		Condition: func(name string) (bool, error) {
 			return name == "root" && os.Getuid() == 0, nil
 		},
@@ -48,6 +49,7 @@ func TestScripts(t *testing.T) {
 //
 //	broker start | stop
 //	broker put NAME KIND FILE | allow SUBJECT NAME… | revoke SUBJECT NAME… | refuse REASON
+//	broker profile SUBJECT NAME | may SUBJECT CAPABILITY DECISION | launch SUBJECT PROFILE
 func brokerCmd(ts *testscript.TestScript, _ bool, args []string) {
 	b := ts.Value("broker").(*workertest.Broker)
 	switch {
@@ -63,9 +65,33 @@ func brokerCmd(ts *testscript.TestScript, _ bool, args []string) {
 		b.Revoke(args[1], args[2:]...)
 	case args[0] == "refuse":
 		b.Refuse(wire.Reason(args[1]))
+	case args[0] == "profile":
+		b.AddProfile(args[1], args[2])
+	case args[0] == "may":
+		b.May(args[1], args[2], args[3])
+	case args[0] == "launch":
+		b.Launch(args[1], args[2])
 	default:
 		ts.Fatalf("broker: unknown verb %s", args[0])
 	}
+}
+
+// code N sb-mcp ARG… runs sb-mcp, which must exit with N. It leaves what it wrote
+// in the files out and said.
+func code(ts *testscript.TestScript, _ bool, args []string) {
+	command := exec.Command(inPath(ts.Getenv("PATH"), args[1]), args[2:]...)
+	command.Env = []string{"HOME=" + ts.Getenv("HOME"), "SB_HOME=" + ts.Getenv("SB_HOME"), "PATH=" + ts.Getenv("PATH")}
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	err := command.Run()
+	if command.ProcessState == nil {
+		ts.Fatalf("code: %v", err)
+	}
+	if got := strconv.Itoa(command.ProcessState.ExitCode()); got != args[0] {
+		ts.Fatalf("code: exit %s, want %s\n%s%s", got, args[0], stdout.String(), stderr.String())
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("out"), stdout.Bytes(), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs("said"), stderr.Bytes(), 0o600))
 }
 
 // converse FILE ARG… runs sb-mcp with ARG and sends it each line of FILE, after
@@ -235,13 +261,13 @@ func TestParse(t *testing.T) {
 	}{
 		{"--subject a", options{subject: "a"}, ""},
 		{"-subject=a --profile p --server-name n --home /h --socket /s", options{subject: "a", profile: "p", serverName: "n", home: "/h", socket: "/s"}, ""},
-		{"check --subject a", options{subject: "a", check: true}, ""},
-		{"--subject a check --home h", options{subject: "a", home: "h", check: true}, ""},
+		{"check --subject a", options{subject: "a", command: "check"}, ""},
+		{"--subject a check --home h", options{subject: "a", home: "h", command: "check"}, ""},
 		{"--help", options{help: true}, ""},
-		{"check -h", options{help: true, check: true}, ""},
+		{"check -h", options{help: true, command: "check"}, ""},
 		{"--version", options{version: true}, ""},
 		{"", options{}, "--subject is required"},
-		{"check", options{check: true}, "--subject is required"},
+		{"check", options{command: "check"}, "--subject is required"},
 		{"--subject", options{}, "--subject needs a value"},
 		{"--subject=", options{}, "--subject: it is empty"},
 		{"--subject a --subject a", options{subject: "a"}, "--subject: it is given twice"},
@@ -249,13 +275,21 @@ func TestParse(t *testing.T) {
 		{"--subject a serve", options{subject: "a"}, `unknown command "serve"`},
 		{"wrap --subject a", options{}, `unknown command "wrap"`},
 		{"host", options{}, `unknown command "host"`},
-		{"can --subject a read:x", options{}, `unknown command "can"`},
+		{"can --subject a read:x", options{subject: "a", command: "can", capability: "read:x"}, ""},
+		{"--subject a can reach:h --profile p", options{subject: "a", profile: "p", command: "can", capability: "reach:h"}, ""},
+		{"can can --subject a", options{subject: "a", command: "can", capability: "can"}, ""},
+		{"can --subject a", options{subject: "a", command: "can"}, "can needs a capability"},
+		{"can --subject a read:x read:y", options{subject: "a", command: "can", capability: "read:x"}, "can asks for one capability"},
+		{"can --subject a --server-name n read:x", options{subject: "a", serverName: "n", command: "can", capability: "read:x"}, "--server-name means nothing to can"},
+		{"can read:x", options{command: "can", capability: "read:x"}, "--subject is required"},
+		{"check --subject a check", options{subject: "a", command: "check"}, "check is given twice"},
+		{"check --subject a read:x", options{subject: "a", command: "check"}, `check takes no "read:x"`},
 		{"--subject -a", options{subject: "-a"}, `--subject: "-a" is not a name`},
 		{"--subject a/b", options{subject: "a/b"}, `--subject: "a/b" is not a name`},
 		{"--subject " + strings.Repeat("a", 129), options{subject: strings.Repeat("a", 129)}, "is not a name"},
 		{"--subject a --profile ..", options{subject: "a", profile: ".."}, `--profile: ".." is not a name`},
 		{"--subject a --server-name é", options{subject: "a", serverName: "é"}, "--server-name"},
-		{"check --subject a --server-name n", options{subject: "a", serverName: "n", check: true}, "--server-name means nothing to check"},
+		{"check --subject a --server-name n", options{subject: "a", serverName: "n", command: "check"}, "--server-name means nothing to check"},
 		{"--subject a --version=maybe", options{subject: "a"}, "version"},
 	} {
 		got, err := parse(slices.DeleteFunc(strings.Split(tc.args, " "), func(s string) bool { return s == "" }))

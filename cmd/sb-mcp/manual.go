@@ -6,6 +6,7 @@ const manual = `sb-mcp - speak MCP to one agent, for one subject of SubjectBroke
 USAGE
   sb-mcp --subject S [--profile P] [--server-name N] [--home DIR] [--socket DIR]
   sb-mcp check --subject S [--profile P] [--home DIR] [--socket DIR]
+  sb-mcp can --subject S [--profile P] [--home DIR] [--socket DIR] CAPABILITY
   sb-mcp --version | --help
 
 DESCRIPTION
@@ -22,12 +23,20 @@ DESCRIPTION
   calls are then refused with BROKER_UNAVAILABLE. It ends when its input does,
   or on SIGTERM, after answering what is in flight.
 
+  Inside a tree that sbctl run started the daemon knows whose it is: subject and
+  profile are those of the tree, whatever the flags say.
+
 COMMANDS
-  check    open a run for the subject, print subject, tier and versions, end it
+  check    open a run for the subject, print subject, profile, tier and versions,
+           end it
+  can      say whether the subject may do something by itself, such as
+           reach:api.example.com: a host asks before it uses a tool of its own.
+           Prints allow, deny or pending, and the reason. Nothing is used up;
+           each answer is recorded. Exits 0 for allow, 3 for anything else
 
 FLAGS
   --subject S      the subject to speak for; required
-  --profile P      the profile to run under
+  --profile P      the profile to run under: what its tools do not need is denied
   --server-name N  the name that the agent is told (default subject-broker)
   --home DIR       the daemon's home
   --socket DIR     the directory that holds the daemon's broker/ and operator/
@@ -51,6 +60,7 @@ EXIT STATUS
 
 EXAMPLES
   sb-mcp check --subject worker
+  sb-mcp can --subject worker reach:api.example.com && curl https://api.example.com/
   An agent's configuration, as sbctl connect writes it:
     {"mcpServers": {"subject-broker": {"command": "/usr/local/bin/sb-mcp", "args": ["--subject", "worker"]}}}
 

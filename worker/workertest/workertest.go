@@ -33,6 +33,9 @@ type Broker struct {
 	server    *grpc.Server
 	documents map[string]Document
 	readable  map[string]map[string]bool // subject → names
+	profiles  map[string]string          // name → subject
+	may       map[string]string          // subject + capability → decision
+	launched  *brokerv1.SubjectClaim     // who every peer is; nil: whoever it claims to be
 	runs      map[string]*run
 	opened    int
 	refusal   *wire.Error
@@ -49,6 +52,7 @@ type Document struct {
 
 type run struct {
 	subject string
+	profile string
 	changes chan *brokerv1.WatchResponse
 	over    chan struct{}
 }
@@ -63,7 +67,8 @@ func New(t testing.TB) *Broker {
 	}
 	b := &Broker{
 		Places: client.Places{Home: home, SocketDir: filepath.Join(home, "run")}, t: t,
-		documents: map[string]Document{}, readable: map[string]map[string]bool{}, runs: map[string]*run{}, api: wire.API,
+		documents: map[string]Document{}, readable: map[string]map[string]bool{},
+		profiles: map[string]string{}, may: map[string]string{}, runs: map[string]*run{}, api: wire.API,
 	}
 	t.Cleanup(func() {
 		b.Stop()
@@ -136,6 +141,29 @@ func (b *Broker) Put(name, kind string, content []byte) {
 // Allow lets subject read names, and tells its runs. A subject exists once it
 // was named here.
 func (b *Broker) Allow(subject string, names ...string) { b.change(subject, true, names) }
+
+// AddProfile adds a profile of subject.
+func (b *Broker) AddProfile(subject, name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.profiles[name] = subject
+}
+
+// May sets what Can answers to subject: allow, deny or pending. Without a word it
+// is deny.
+func (b *Broker) May(subject, capability, decision string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.may[subject+" "+capability] = decision
+}
+
+// Launch makes every peer from now on one of a launch of subject under profile,
+// whatever it claims.
+func (b *Broker) Launch(subject, profile string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.launched = &brokerv1.SubjectClaim{Subject: subject, Profile: profile}
+}
 
 // Revoke takes names from subject, and tells its runs.
 func (b *Broker) Revoke(subject string, names ...string) { b.change(subject, false, names) }
@@ -225,14 +253,20 @@ func (s service) OpenRun(_ context.Context, req *brokerv1.OpenRunRequest) (*brok
 	if b.refusal != nil {
 		return nil, b.refusal
 	}
-	subject := req.GetSubject().GetSubject()
-	if b.readable[subject] == nil || req.GetSubject().GetProfile() != "" {
+	claim := req.GetSubject()
+	if b.launched != nil {
+		claim = b.launched
+	}
+	subject, profile := claim.GetSubject(), claim.GetProfile()
+	if b.readable[subject] == nil || profile != "" && b.profiles[profile] != subject {
 		return nil, wire.Deny(wire.AccessDenied)
 	}
 	b.opened++
 	id := "run" + strconv.Itoa(b.opened)
-	b.runs[id] = &run{subject: subject, changes: make(chan *brokerv1.WatchResponse, 1000), over: make(chan struct{})}
-	return &brokerv1.OpenRunResponse{RunId: id, Subject: subject, Tier: "cooperative", Api: b.api, DaemonVersion: "test", MaxContent: wire.DefaultMaxContent}, nil
+	b.runs[id] = &run{subject: subject, profile: profile, changes: make(chan *brokerv1.WatchResponse, 1000), over: make(chan struct{})}
+	return &brokerv1.OpenRunResponse{
+		RunId: id, Subject: subject, Profile: profile, Tier: "cooperative", Api: b.api, DaemonVersion: "test", MaxContent: wire.DefaultMaxContent,
+	}, nil
 }
 
 func (s service) CloseRun(_ context.Context, req *brokerv1.CloseRunRequest) (*brokerv1.CloseRunResponse, error) {
@@ -307,6 +341,21 @@ func (s service) Explain(_ context.Context, req *brokerv1.ExplainRequest) (*brok
 	return &brokerv1.ExplainResponse{Decision: "deny", ReasonCode: string(wire.AccessDenied)}, nil
 }
 
+func (s service) Can(_ context.Context, req *brokerv1.CanRequest) (*brokerv1.CanResponse, error) {
+	subject, err := s.under(req.GetRunId(), "can", req.GetCapability())
+	if err != nil {
+		return nil, err
+	}
+	defer s.b.mu.Unlock()
+	switch s.b.may[subject+" "+req.GetCapability()] {
+	case "allow":
+		return &brokerv1.CanResponse{Decision: "allow", ReasonCode: string(wire.Allowed)}, nil
+	case "pending":
+		return &brokerv1.CanResponse{Decision: "pending", ReasonCode: string(wire.ApprovalPending)}, nil
+	}
+	return &brokerv1.CanResponse{Decision: "deny", ReasonCode: string(wire.AccessDenied)}, nil
+}
+
 func (s service) Report(_ context.Context, req *brokerv1.ReportRequest) (*brokerv1.ReportResponse, error) {
 	subject, err := s.under(req.GetRunId(), "report", "")
 	if err != nil {
@@ -315,7 +364,7 @@ func (s service) Report(_ context.Context, req *brokerv1.ReportRequest) (*broker
 	defer s.b.mu.Unlock()
 	return &brokerv1.ReportResponse{
 		DaemonVersion: "test", Platform: "linux/amd64", Api: s.b.api, Subject: subject, RunId: req.GetRunId(), Tier: "cooperative", KeySource: "file", AuditState: "ok",
-		Covered: []string{"reads through this connection"}, NotProvided: []string{"separation from processes of the same account"},
+		Profile: s.b.runs[req.GetRunId()].profile, Covered: []string{"reads through this connection"}, NotProvided: []string{"separation from processes of the same account"},
 	}, nil
 }
 
