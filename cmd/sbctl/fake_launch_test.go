@@ -3,15 +3,21 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
+	"subjectbroker/worker/launch"
 )
 
 // fakeRun is a run that was opened by its own word, or within a launch: ID
@@ -94,3 +100,25 @@ func launchedCommand(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	ts.Fatalf("there is no launch of %s", args[0])
 }
+
+// launchCondition is [launches]: this machine can make a launch, and a sandbox.
+func launchCondition(name string) (bool, error) {
+	if name != "launches" {
+		return false, fmt.Errorf("unknown condition %q", name)
+	}
+	return launchesHere() == nil, nil
+}
+
+var launchesHere = sync.OnceValue(func() error {
+	home, err := os.MkdirTemp("", "sb")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(home)
+	workspace := filepath.Join(home, "workspace")
+	config := launch.Config{Home: filepath.Join(home, "h"), Workspace: workspace, Sandbox: true, NoNet: true, Subject: "nobody"}
+	if err := errors.Join(os.MkdirAll(filepath.Join(config.Home, "run", "broker"), 0o700), os.Mkdir(workspace, 0o700)); err != nil {
+		return err
+	}
+	return launch.Check(context.Background(), config)
+})

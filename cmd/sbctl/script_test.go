@@ -120,7 +120,8 @@ func TestPrograms(t *testing.T) {
 			env.Setenv("TZ", "UTC")
 			return os.Chmod(env.WorkDir, 0o700)
 		},
-		Cmds: commands(map[string]scriptCommand{"serves": servesCommand, "launched": launchedCommand}),
+		Cmds:      commands(map[string]scriptCommand{"serves": servesCommand, "launched": launchedCommand}),
+		Condition: launchCondition,
 	})
 }
 
