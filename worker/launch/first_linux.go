@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,6 +41,7 @@ type setup struct {
 	Config Config
 	Nested nesting
 	Mark   Marker
+	Outer  Marker // of the launch that this one is inside of
 }
 
 // Main recognises the first process of a tree by args (os.Args) and is then all
@@ -55,7 +58,12 @@ func Main(args []string) (handled bool, code int) {
 func first() int {
 	// Landlock rules and namespaces of children go by thread; this one starts the command.
 	runtime.LockOSThread()
-	unix.CloseOnExec(controlFD)
+	// What the caller happened to have open is not for the command: a directory
+	// that is open leads past every cover.
+	if err := unix.CloseRange(controlFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: closing inherited descriptors: %v\n", firstName, err)
+		return 2
+	}
 	control, err := connOf(controlFD)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: this is started by `sbctl run` only\n", firstName)
@@ -165,6 +173,12 @@ func (f *firstProcess) prepare() error {
 		}
 		f.view = v
 	}
+	if f.setup.Nested == noMounts && cfg.Sandbox {
+		// The directories are the outer sandbox's, and where its workspace lies in
+		// one of them, that is not this one's.
+		v.places = slices.DeleteFunc(v.places, func(p place) bool { return p.kind == ownDir && within(f.setup.Outer.Workspace, p.path) })
+	}
+	f.setup.Mark.Workspace = cmp.Or(v.workspace, f.setup.Mark.Workspace)
 	if err := build(v, f.setup.Nested, f.setup.Mark); err != nil {
 		return err
 	}

@@ -130,6 +130,8 @@ type Marker struct {
 	Profile string `json:"profile,omitempty"`
 	Sandbox bool   `json:"sandbox"`
 	NoNet   bool   `json:"noNet"`
+	// Workspace of a sandbox.
+	Workspace string `json:"workspace,omitempty"`
 }
 
 // markerPath is where it lies.

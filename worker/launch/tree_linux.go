@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -62,7 +63,7 @@ func Start(ctx context.Context, cfg Config) (*Tree, error) {
 	cfg.Environ = environment(cfg.Environ)
 	given := setup{Config: cfg, Mark: Marker{Subject: cfg.Subject, Profile: cfg.Profile, Sandbox: cfg.Sandbox, NoNet: cfg.NoNet}}
 	if outer, inside := Inside(); inside {
-		given.Nested = outermost
+		given.Outer = outer
 		switch {
 		case outer.Sandbox:
 			given.Nested = noMounts
@@ -71,7 +72,7 @@ func Start(ctx context.Context, cfg Config) (*Tree, error) {
 		}
 		given.Mark = Marker{
 			Subject: outer.Subject, Profile: outer.Profile,
-			Sandbox: outer.Sandbox || cfg.Sandbox, NoNet: outer.NoNet || cfg.NoNet,
+			Sandbox: outer.Sandbox || cfg.Sandbox, NoNet: outer.NoNet || cfg.NoNet, Workspace: outer.Workspace,
 		}
 	}
 
@@ -297,10 +298,7 @@ func (t *Tree) handOn(sig os.Signal) {
 // that started it takes over, and goes on when the shell says so.
 func (t *Tree) suspend(sig syscall.Signal) {
 	t.term.pause()
-	stopSelf(sig)
-	if !signal.Ignored(unix.SIGTSTP) {
-		signal.Notify(t.signals, unix.SIGTSTP)
-	}
+	t.stopSelf(sig)
 	t.term.look()
 	_ = t.control.send(order{Resume: true})
 }
@@ -308,24 +306,33 @@ func (t *Tree) suspend(sig syscall.Signal) {
 // stopSelf stops this process and its group, and returns when it goes on. It
 // returns at once where nobody could make it go on: the kernel does not stop a
 // group without a shell above it.
-func stopSelf(sig syscall.Signal) {
+func (t *Tree) stopSelf(sig syscall.Signal) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if sig == unix.SIGSTOP {
 		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGSTOP)
 		return
 	}
+	ignored := signal.Ignored(unix.SIGTSTP)
 	// The others of the group first, which a pipeline has; then this thread
 	// alone, because only then does the signal arrive before the next line.
-	handled := !signal.Ignored(unix.SIGTSTP)
 	signal.Ignore(unix.SIGTSTP)
 	_ = unix.Kill(0, unix.SIGTSTP)
-	signal.Reset(unix.SIGTSTP)
-	_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP)
-	if !handled {
-		signal.Ignore(unix.SIGTSTP)
+	if ignored {
+		return
 	}
+	// The runtime does not give a signal back its default action. Sixteen zero
+	// words are that action on every architecture.
+	var action [16]uintptr
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGTSTP), uintptr(unsafe.Pointer(&action)), 0, sigsetSize, 0, 0)
+	if errno == 0 {
+		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP)
+	}
+	signal.Notify(t.signals, unix.SIGTSTP)
 }
+
+// sigsetSize is the size of the kernel's set of signals, in bytes.
+const sigsetSize = 8
 
 // end gives back what Start and Go took.
 func (t *Tree) end() {

@@ -1,0 +1,308 @@
+package launch
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// screen is a terminal with a shell in it, driven by what it shows. Nothing
+// sleeps: whoever waits for words gets them or the test ends.
+type screen struct {
+	t      *testing.T
+	master *os.File
+	shell  *exec.Cmd
+
+	mu    sync.Mutex
+	shown bytes.Buffer
+	news  chan struct{}
+	read  int // how much has been waited for
+}
+
+// person starts an interactive shell of w's uid on a terminal of its own.
+func person(t *testing.T, w *world) *screen {
+	t.Helper()
+	master, slave, err := openTestTerminal(w.uid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slave.Close()
+	shell := w.command("bash", "--norc", "--noprofile", "--noediting", "-i")
+	shell.Stdin, shell.Stdout, shell.Stderr = slave, slave, slave
+	shell.SysProcAttr.Setsid, shell.SysProcAttr.Setctty = true, true
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{t: t, master: master, shell: shell, news: make(chan struct{}, 1)}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		buffer := make([]byte, 4096)
+		for {
+			n, err := master.Read(buffer)
+			s.mu.Lock()
+			s.shown.Write(buffer[:n])
+			s.mu.Unlock()
+			select {
+			case s.news <- struct{}{}:
+			default:
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		shell.Process.Kill()
+		shell.Wait()
+		master.Close()
+		<-read
+	})
+	s.wait("$ ")
+	return s
+}
+
+func openTestTerminal(uid int) (master, slave *os.File, err error) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		return nil, nil, err
+	}
+	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		return nil, nil, errno
+	}
+	slave = os.NewFile(peer, "slave")
+	if err := unix.Fchown(int(peer), uid, -1); err != nil {
+		return nil, nil, err
+	}
+	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}); err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fd), "master"), slave, nil
+}
+
+func (s *screen) typed(keys string) {
+	s.t.Helper()
+	if _, err := s.master.WriteString(keys); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// wait waits for words that were not waited for yet.
+func (s *screen) wait(words string) {
+	s.t.Helper()
+	late := time.After(patience)
+	for {
+		s.mu.Lock()
+		at := bytes.Index(s.shown.Bytes()[s.read:], []byte(words))
+		if at >= 0 {
+			s.read += at + len(words)
+			s.mu.Unlock()
+			return
+		}
+		rest := s.shown.String()[s.read:]
+		s.mu.Unlock()
+		select {
+		case <-s.news:
+		case <-late:
+			s.t.Fatalf("%q was never shown; shown was %q", words, rest)
+		}
+	}
+}
+
+// script leaves a launch of a script in $W/name, to be typed as a short line.
+func (s *screen) script(w *world, name, content string) {
+	s.t.Helper()
+	cmd := w.launch(w.config(), "bash", "-c", content)
+	var line string
+	for _, pair := range cmd.Env {
+		if value, ok := strings.CutPrefix(pair, caseEnv+"="); ok {
+			line = value
+		}
+	}
+	path := filepath.Join(w.work, name)
+	text := fmt.Sprintf("#!/bin/bash\nexport %s='%s'\nexec %s run\n", caseEnv, strings.ReplaceAll(line, "'", `'\''`), w.program)
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Lchown(path, w.uid, w.uid); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestJobControl(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "job", `echo begin; n=0; while read -r line; do n=$((n+1)); echo "got-$n:$line"; test "$line" = end && exit 6; done`)
+		s.typed("./job; echo code=$?\n")
+		s.wait("begin")
+		s.typed("one\n")
+		s.wait("got-1:one")
+		for i := range 3 {
+			s.typed("\x1a")
+			s.wait("Stopped")
+			s.wait("$ ")
+			s.typed("stty -a | grep -o -e '-icanon' -e ' icanon'; echo here-$((1+1))\n")
+			s.wait(" icanon") // the terminal is the shell's, and as it was
+			s.wait("here-2")
+			s.wait("$ ")
+			s.typed("fg\n")
+			s.typed(fmt.Sprintf("again%d\n", i))
+			s.wait(fmt.Sprintf(":again%d", i))
+		}
+		s.typed("end\n")
+		s.wait(":end")
+		s.wait("$ ") // after `fg` the rest of the first line is gone, as with every job
+		s.typed("echo code=$((0+$?))\n")
+		s.wait("code=")
+	})
+}
+
+func TestKeysAndSize(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "keys", `trap 'echo interrupted' INT; test -t 0 && test -t 1 && test -t 2 && echo terminal; stty size; tty; while :; do read -r line && echo "got:$line"; test "$line" = end && exit 6; done`)
+		s.typed("./keys; echo code=$?\n")
+		s.wait("terminal")
+		s.wait("24 80")
+		s.wait("/dev/pts/0") // the tree's first
+		s.typed("\x03")
+		s.wait("interrupted")
+		s.typed("end\n")
+		s.wait("got:end")
+		s.wait("code=6")
+		s.wait("$ ")
+		s.typed("stty -a | grep -o -e '-icanon' -e ' icanon'\n")
+		s.wait(" icanon")
+	})
+}
+
+func TestWindowSize(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "size", `trap 'echo "size $(stty size)"' WINCH; trap 'exit 6' INT; echo begin; while :; do sleep 300 & wait $!; done`)
+		s.typed("./size; echo code=$?\n")
+		s.wait("begin")
+		for i := range 3 {
+			if err := unix.IoctlSetWinsize(int(s.fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: uint16(100 + i)}); err != nil {
+				t.Fatal(err)
+			}
+			s.wait(fmt.Sprintf("size 30 %d", 100+i))
+		}
+		s.typed("\x03")
+		s.wait("code=6")
+	})
+}
+
+func (s *screen) fd() uintptr {
+	var fd uintptr
+	raw, err := s.master.SyscallConn()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := raw.Control(func(n uintptr) { fd = n }); err != nil {
+		s.t.Fatal(err)
+	}
+	return fd
+}
+
+// A shell inside does its own job control, on a terminal that is not the
+// caller's.
+func TestShellInside(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "inner", `exec bash --norc --noprofile --noediting -i`)
+		s.typed("./inner; echo code=$?\n")
+		s.typed("PS1='inside> '; echo ready-$((40+1))\n")
+		s.wait("ready-41")
+		s.wait("inside> ")
+		s.typed("(echo go-$((1+1)); exec sleep 300)\n")
+		s.wait("go-2")
+		s.typed("\x1a")
+		s.wait("Stopped")
+		s.wait("inside> ")
+		s.typed("kill %1; wait; echo own-$((40+2))\n")
+		s.wait("own-42")
+		s.typed("suspend\n") // the whole shell, back to the one outside
+		s.wait("Stopped")
+		s.wait("$ ")
+		s.typed("echo out-$((40+2))\n")
+		s.wait("out-42")
+		s.typed("fg\n")
+		s.typed("echo in-$((40+3))\n")
+		s.wait("in-43")
+		s.typed("exit 9\n")
+		s.wait("$ ")
+	})
+}
+
+// In a pipeline the terminal is relayed for what is a terminal, and the rest is
+// passed on.
+func TestPartlyTerminal(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "out", `test -t 0 && echo in-tty; test -t 1 || echo out-pipe; read -r line; echo "line:$line"`)
+		s.typed("./out | tr a-z A-Z; echo codes=${PIPESTATUS[0]}\n")
+		s.wait("IN-TTY")
+		s.wait("OUT-PIPE")
+		s.typed("hello\n")
+		s.wait("LINE:HELLO")
+		s.wait("codes=0")
+		s.script(w, "in", `test -t 0 || echo in-pipe; test -t 1 && echo out-tty; cat`)
+		s.typed("echo through | ./in; echo codes=${PIPESTATUS[1]}\n")
+		s.wait("in-pipe")
+		s.wait("out-tty")
+		s.wait("through")
+		s.wait("codes=0")
+	})
+}
+
+// The caller's terminal cannot be reached from inside: neither opened nor given
+// input.
+func TestTerminalIsApart(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "apart", `ls -l /proc/self/fd /proc/$$/fd | grep -o '/dev/pts/.*' | sort -u | tr '\n' ' '; echo; echo "count $(ls /dev/pts | grep -c '^[0-9]')"`)
+		s.typed("./apart\n")
+		s.wait("/dev/pts/0 \r\n")
+		s.wait("count 1\r\n")
+		s.wait("$ ")
+	})
+}
+
+// A killed `sbctl run` on a terminal takes the tree along.
+func TestTerminalNothingIsLeft(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		word := "onterminal-" + filepath.Base(w.base)
+		s := person(t, w)
+		s.script(w, "left", `exec -a `+word+` sleep 300`)
+		s.typed("./left & echo pid-$((0+$!))-\n")
+		s.wait("pid-")
+		eventually(t, "it runs", func() bool { return len(living(word)) > 0 })
+		s.typed("kill -9 %1\n")
+		eventually(t, "nothing is left", func() bool { return len(livingNamed(word)) == 0 })
+	})
+}
+
+// livingNamed lists processes whose first argument is word.
+func livingNamed(word string) []int {
+	var found []int
+	for _, pid := range living(word) {
+		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && bytes.HasPrefix(content, []byte(word)) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
