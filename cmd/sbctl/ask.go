@@ -57,10 +57,16 @@ func (a *app) passphrase(ctx context.Context, doing string) (content.Bytes, erro
 	return a.passphraseOr(ctx, doing, "Passphrase")
 }
 
+// takePassphraseFD is passphraseFD, which is taken to be read now.
+func (a *app) takePassphraseFD() *int {
+	fd := a.passphraseFD()
+	a.fdRead = a.fdRead || fd != nil
+	return fd
+}
+
 // passphraseOr reads the descriptor of --passphrase-fd, once, or asks with prompt.
 func (a *app) passphraseOr(ctx context.Context, doing, prompt string) (content.Bytes, error) {
-	if fd := a.passphraseFD(); fd != nil {
-		a.fdRead = true
+	if fd := a.takePassphraseFD(); fd != nil {
 		return a.passphraseFrom(doing, passphraseOption, *fd)
 	}
 	return a.askSecret(ctx, doing, passphraseOption, prompt)

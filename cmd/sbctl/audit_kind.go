@@ -13,12 +13,13 @@ var entryKinds = []string{
 	"acquire", "audit.pruned", "auth", "authz", "explain",
 	"grant.create", "grant.deny", "grant.replace", "grant.revoke",
 	"key.handover", "key.rekey", "key.rewrap", "key.rotate", "key.slot_add", "key.slot_remove", "key.slot_replace", "key.slot_test",
-	"list", "op.applied", "op.intent", "op.not_applied",
-	"operator.apply", "operator.clock", "operator.export", "operator.panic", "operator.prune", "operator.read", "operator.refuse", "operator.watch",
+	"launch.disclose", "launch.end", "launch.open", "list", "op.applied", "op.intent", "op.not_applied",
+	"operator.apply", "operator.auth", "operator.clock", "operator.export", "operator.panic", "operator.passphrase", "operator.prune", "operator.read",
+	"operator.refuse", "operator.tool", "operator.tool_remove", "operator.watch",
 	"recovered", "release.withheld",
 	"resource.add", "resource.change", "resource.get", "resource.put", "resource.remove", "resource.repin", "resource.revert",
 	"run.end", "run.open", "run.report", "run.watch", "segment.opened",
-	"subject.add", "subject.disable", "subject.enable", "subject.remove", "subject.set", "suppressed",
+	"subject.add", "subject.disable", "subject.enable", "subject.profile", "subject.profile_remove", "subject.remove", "subject.set", "suppressed",
 	"vault.accept", "vault.backup", "vault.close", "vault.create", "vault.lock", "vault.migrate", "vault.open", "vault.purge", "vault.unlock",
 }
 

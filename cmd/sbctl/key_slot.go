@@ -112,7 +112,7 @@ func (c keySlotAddCmd) Run(ctx context.Context, a *app) error {
 		if err := a.refuseTaken(ctx, doing, c.Kind); err != nil {
 			return err
 		}
-		secret, err := a.newPassphrase(ctx, doing, passphraseOption, a.passphraseFD(), "whoever has a copy of the vault can try all like it")
+		secret, err := a.newPassphrase(ctx, doing, passphraseOption, a.takePassphraseFD(), "whoever has a copy of the vault can try all like it")
 		if err != nil {
 			return err
 		}

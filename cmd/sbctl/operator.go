@@ -111,7 +111,7 @@ func (a *app) operatorFields(state *operatorv1.GetOperatorResponse) []ui.Field {
 }
 
 type operatorSetPassphraseCmd struct {
-	Remove          bool `help:"Remove it; no subject may demand more than cooperative then."`
+	Remove          bool `help:"Remove it: nobody is asked any more, and what needs a session is refused."`
 	NewPassphraseFD *int `name:"new-passphrase-fd" placeholder:"N" help:"Read the new one from this open descriptor, up to its end, instead of asking for it."`
 }
 
@@ -163,8 +163,7 @@ func (c operatorSetPassphraseCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	case !state.GetPassphrase() && fd == nil && a.passphraseFD() != nil:
-		option, fd = passphraseOption, a.passphraseFD()
-		a.fdRead = true
+		option, fd = passphraseOption, a.takePassphraseFD()
 	}
 	request := &operatorv1.SetOperatorPassphraseRequest{}
 	if !c.Remove {

@@ -20,8 +20,8 @@ import (
 // causeAuthRequired is the cause of a refusal that a session would lift.
 const causeAuthRequired cause = "OPERATOR_AUTH_REQUIRED"
 
-// longWait is how long after a wrong passphrase a person is kept waiting for the
-// next try; where the daemon wants more the command ends.
+// longWait is how long after a wrong passphrase a command waits for the next try;
+// where the daemon wants more it ends.
 const longWait = 8 * time.Second
 
 // wantsPassphrase says whether err is the daemon's demand for a session.
@@ -77,6 +77,9 @@ func (a *app) askSession(ctx context.Context, doing string) (*operatorv1.OpenSes
 		left = 1
 	}
 	for {
+		if _, err := a.nextTry(ctx, doing); err != nil { // before anybody types
+			return nil, err
+		}
 		secret, err := a.passphraseOr(ctx, doing, "Operator's passphrase")
 		if err != nil {
 			return nil, err
@@ -91,13 +94,20 @@ func (a *app) askSession(ctx context.Context, doing string) (*operatorv1.OpenSes
 			return opened, err
 		}
 		a.say("this is not the operator's passphrase; try again")
-		if err := a.awaitTry(ctx, doing); err != nil {
-			return nil, err
-		}
 	}
 }
 
+// trySession tries a passphrase as soon as the daemon lets one be tried.
 func (a *app) trySession(ctx context.Context, doing string, secret content.Bytes) (*operatorv1.OpenSessionResponse, error) {
+	wait, err := a.nextTry(ctx, doing)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	opened, err := call(ctx, a, doing, &operatorv1.OpenSessionRequest{Passphrase: secret}, operatorv1.OperatorServiceClient.OpenSession)
 	return opened, notTheOperators(err)
 }
@@ -127,23 +137,19 @@ func notTheOperators(err error) error {
 	return failed
 }
 
-// awaitTry waits as long as the daemon lets nobody try.
-func (a *app) awaitTry(ctx context.Context, doing string) error {
+// nextTry is how long after wrong passphrases nobody may try one. A wait that is
+// too long to stand in front of is a failure.
+func (a *app) nextTry(ctx context.Context, doing string) (time.Duration, error) {
 	state, err := a.operatorState(ctx, doing)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	wait := time.Duration(state.GetWaitMs()) * time.Millisecond
 	if wait > longWait {
-		return &failure{
+		return 0, &failure{
 			code: wire.RateLimited, doing: doing, exit: wire.Exit(wire.RateLimited),
 			what: fmt.Sprintf("after so many wrong passphrases the next can be tried in %s", ui.Span(wait)),
 		}
 	}
-	select {
-	case <-time.After(wait):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return wait, nil
 }

@@ -174,8 +174,8 @@ type liveScreen struct {
 	terminal *screen.Terminal
 	model    screen.Model
 	status   *operatorv1.StatusResponse
-	operator *operatorv1.GetOperatorResponse // as of the last key; nil where the daemon does not tell
-	rests    time.Time                       // when the session ends without another key; zero when not known
+	operator *operatorv1.GetOperatorResponse // nil where the daemon does not tell
+	rests    time.Time                       // when the session ends without another call; zero when not known
 	denials  []*operatorv1.DenialGroup
 	recent   []string
 }
@@ -224,12 +224,11 @@ func (l *liveScreen) load(ctx context.Context) error {
 	} else {
 		l.denials = denials
 	}
-	l.askOperator(ctx)
 	return l.refresh(ctx)
 }
 
-// askOperator asks whether there is a session. To the daemon that is a use of it:
-// a screen that nobody touches must not keep one alive.
+// askOperator asks whether there is a session, and reckons when it ends if nothing
+// is asked any more.
 func (l *liveScreen) askOperator(ctx context.Context) {
 	l.operator = nil
 	if state, err := l.app.operatorState(ctx, "watching"); err == nil {
@@ -247,6 +246,7 @@ func (l *liveScreen) refresh(ctx context.Context) error {
 		return err
 	}
 	l.status = status
+	l.askOperator(ctx)
 	l.show()
 	return nil
 }
@@ -313,11 +313,9 @@ func (l *liveScreen) do(ctx context.Context, action screen.Action) {
 	case screen.End:
 		_, err = call(ctx, l.app, "ending", &operatorv1.EndRunRequest{RunId: action.RunID}, operatorv1.OperatorServiceClient.EndRun)
 	}
-	l.askOperator(ctx)
-	if err == nil {
-		err = l.refresh(ctx)
+	if shown := l.refresh(ctx); err == nil {
+		err = shown
 	}
-	l.show()
 	l.model.Message = "done"
 	if err != nil {
 		l.model.Message = err.Error()
