@@ -70,7 +70,7 @@ func (b broker) Acquire(ctx context.Context, req *brokerv1.AcquireRequest) (*bro
 	if err != nil {
 		return nil, err
 	}
-	r.count(name, got.reason == wire.Allowed)
+	r.count(name, got.reason == wire.Allowed, got.owner)
 	if got.reason != wire.Allowed {
 		return nil, wire.Deny(got.reason)
 	}

@@ -31,6 +31,11 @@ func (d *Daemon) mayRun(name string, tier grants.Tier) (born time.Time, cause st
 
 // entitled reports whether an open run could be opened now, by the same subject.
 func (d *Daemon) entitled(r *run) bool {
+	if r.peer.Class == peer.Mapped {
+		if name, ok := d.subjectOf(r.peer.UID); !ok || name != r.subject {
+			return false
+		}
+	}
 	born, cause := d.mayRun(r.subject, r.tier)
 	return cause == "" && born.Equal(r.born) && d.state().stands(r.profile)
 }

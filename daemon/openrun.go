@@ -49,7 +49,7 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 	e.SubjectID, e.ProfileID, e.Tier = who.subject, who.profile, who.tier.String()
 	r := &run{
 		id: grants.NewID(), subject: who.subject, tier: who.tier, launch: who.launch, peer: p, command: p.Command(),
-		shimVersion: req.GetShimVersion(), opened: d.clock.now(), done: make(chan struct{}), resources: map[string]struct{}{},
+		shimVersion: req.GetShimVersion(), opened: d.clock.now(), done: make(chan struct{}), resources: map[string]*uint32{},
 	}
 	if r.born, cause = d.mayRun(r.subject, r.tier); cause == "" && !who.is(r.born) {
 		cause = causeSubjectChanged

@@ -15,6 +15,7 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/audit/verify"
+	"subjectbroker/grants"
 	"subjectbroker/proto/place"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
@@ -179,6 +180,22 @@ func (f lineFilter) match(raw []byte) bool {
 		(f.until.IsZero() || l.Timestamp.Before(f.until))
 }
 
+// namedTo leaves out what names a resource that does not exist for the caller.
+func (o operator) namedTo(ctx context.Context, groups map[verify.Denial]*operatorv1.DenialGroup) []*operatorv1.DenialGroup {
+	uid, st := callerOf(ctx).UID, o.d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	var seen []*operatorv1.DenialGroup
+	for key, g := range groups {
+		capability, err := grants.ParseCapability(key.Capability)
+		if err == nil && capability.Action.NamesResource() && (!st.open && uid != o.d.doors.own || st.hidden(uid, capability.Object)) {
+			continue
+		}
+		seen = append(seen, g)
+	}
+	return seen
+}
+
 // maxDenialGroups bounds the answer of ListDenials.
 const maxDenialGroups = 10000
 
@@ -225,7 +242,7 @@ func (o operator) ListDenials(ctx context.Context, req *operatorv1.ListDenialsRe
 		return nil, err
 	}
 	response := &operatorv1.ListDenialsResponse{}
-	for _, g := range groups {
+	for _, g := range o.namedTo(ctx, groups) {
 		response.Groups = append(response.Groups, g)
 	}
 	slices.SortFunc(response.Groups, func(a, b *operatorv1.DenialGroup) int {

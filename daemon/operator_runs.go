@@ -12,20 +12,21 @@ import (
 )
 
 // ListRuns lists runs and launches.
-func (o operator) ListRuns(_ context.Context, req *operatorv1.ListRunsRequest) (*operatorv1.ListRunsResponse, error) {
-	response := &operatorv1.ListRunsResponse{Launches: o.d.launchMessages(req.GetEnded())}
+func (o operator) ListRuns(ctx context.Context, req *operatorv1.ListRunsRequest) (*operatorv1.ListRunsResponse, error) {
+	uid := callerOf(ctx).UID
+	response := &operatorv1.ListRunsResponse{Launches: o.d.launchMessages(uid, req.GetEnded())}
 	for _, r := range o.d.runs.list(req.GetEnded()) {
-		response.Runs = append(response.Runs, r.message())
+		response.Runs = append(response.Runs, r.message(uid))
 	}
 	return response, nil
 }
 
-// launchMessages are the launches as the operator sees them.
-func (d *Daemon) launchMessages(ended bool) []*operatorv1.Launch {
+// launchMessages are the launches as an operator sees them.
+func (d *Daemon) launchMessages(uid uint32, ended bool) []*operatorv1.Launch {
 	var all []*operatorv1.Launch
 	runs := d.runs.byLaunch()
 	for _, l := range d.launches.list(ended) {
-		all = append(all, l.message(runs[l]))
+		all = append(all, d.unnamed(uid, l.message(runs[l])))
 	}
 	return all
 }
@@ -41,13 +42,13 @@ func (o operator) EndRun(ctx context.Context, req *operatorv1.EndRunRequest) (*o
 		if err != nil {
 			return nil, err
 		}
-		return &operatorv1.EndRunResponse{Launch: ended}, nil
+		return &operatorv1.EndRunResponse{Launch: o.d.unnamed(callerOf(ctx).UID, ended)}, nil
 	}
 	accountFor(ctx)
 	if err := o.d.endRuns(wire.RunEnded, "ENDED_BY_OPERATOR", func(other *run) bool { return other == r }); err != nil {
 		return nil, err
 	}
-	return &operatorv1.EndRunResponse{Run: r.message()}, nil
+	return &operatorv1.EndRunResponse{Run: r.message(callerOf(ctx).UID)}, nil
 }
 
 // byPrefix returns the one open run or the one open launch whose id starts with
@@ -83,18 +84,24 @@ func (o operator) WatchEvents(_ *operatorv1.WatchEventsRequest, stream grpc.Serv
 	})
 }
 
-// message is the run as the operator sees it.
-func (r *run) message() *operatorv1.Run {
+// message is the run as an operator sees it.
+func (r *run) message(uid uint32) *operatorv1.Run {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	launchID := ""
 	if r.launch != nil {
 		launchID = r.launch.id
 	}
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(r.resources)) {
+		if owner := r.resources[name]; owner == nil || *owner == uid {
+			names = append(names, name)
+		}
+	}
 	return &operatorv1.Run{
 		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Pid: r.peer.PID, Uid: r.peer.UID, Command: r.command,
 		ShimVersion: r.shimVersion, Opened: millis(r.opened), Ended: millis(r.ended), Reads: r.reads, Denials: r.denials,
-		Resources: slices.Sorted(maps.Keys(r.resources)), Attested: string(r.peer.Class),
+		Resources: names, Attested: string(r.peer.Class),
 		Profile: r.profile.Name, LaunchId: launchID,
 	}
 }

@@ -49,9 +49,9 @@ func (o operator) Status(ctx context.Context, _ *operatorv1.StatusRequest) (*ope
 	}
 	st.mu.RUnlock()
 	for _, r := range d.runs.list(false) {
-		s.Runs = append(s.Runs, r.message())
+		s.Runs = append(s.Runs, r.message(uid))
 	}
-	s.Launches = d.launchMessages(false)
+	s.Launches = d.launchMessages(uid, false)
 	return s, nil
 }
 

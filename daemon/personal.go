@@ -5,6 +5,7 @@ import (
 
 	"subjectbroker/grants"
 	"subjectbroker/grants/policy"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
 )
@@ -87,6 +88,19 @@ func (s *state) setFor(uid uint32, subject string, capability grants.Capability)
 		}
 	}
 	return set
+}
+
+// unnamed takes from a launch the names of resources that do not exist for an
+// operator. A launch is opened by the daemon's own uid, with what exists for that.
+func (d *Daemon) unnamed(uid uint32, l *operatorv1.Launch) *operatorv1.Launch {
+	if uid == d.doors.own {
+		return l
+	}
+	st := d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	l.Disclosed = slices.DeleteFunc(slices.Clone(l.Disclosed), func(name string) bool { return !st.open || st.hidden(uid, name) })
+	return l
 }
 
 // ownerOf is the operator whose a record is; nil when it is not personal.

@@ -55,6 +55,7 @@ type opened struct {
 	version uint32
 	sha256  audit.Hash // of a registered file's content
 	created time.Time  // of the resource that it was opened from
+	owner   *uint32    // whose that is; nil: every operator's
 }
 
 func (o *opened) wipe() {
@@ -259,7 +260,7 @@ func (d *Daemon) openContent(ctx context.Context, name string, n uint32) func(*o
 		err := d.vault.View(func(tx *vault.Tx) error {
 			var err error
 			record, err = tx.Record(name)
-			out.created = record.Created
+			out.created, out.owner = record.Created, ownerOf(record)
 			if err != nil {
 				return err
 			}

@@ -42,7 +42,7 @@ type run struct {
 	reason    wire.Reason // why it ended, as its watchers are told
 	reads     uint64
 	denials   uint64
-	resources map[string]struct{}
+	resources map[string]*uint32 // what was released, and whose it is where it is personal
 }
 
 // over reports whether the run has ended.
@@ -55,8 +55,9 @@ func (r *run) over() bool {
 	}
 }
 
-// count records the outcome of one request under the run.
-func (r *run) count(resource string, released bool) {
+// count records the outcome of one request under the run. owner is the operator
+// whose the resource is; nil: every operator's.
+func (r *run) count(resource string, released bool, owner *uint32) {
 	if r.launch != nil {
 		r.launch.count(released)
 	}
@@ -68,7 +69,7 @@ func (r *run) count(resource string, released bool) {
 	}
 	r.reads++
 	if len(r.resources) < keptRunResources {
-		r.resources[resource] = struct{}{}
+		r.resources[resource] = owner
 	}
 }
 
