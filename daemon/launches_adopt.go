@@ -2,9 +2,6 @@ package daemon
 
 import (
 	"errors"
-	"io/fs"
-
-	"golang.org/x/sys/unix"
 
 	"subjectbroker/daemon/peer"
 )
@@ -48,7 +45,7 @@ func prove(row launchRow, boot string) *launch {
 		return newLaunch(row, peer.Held{})
 	}
 	held, err := peer.Hold(row.pid)
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, peer.ErrEnded) {
 		return newLaunch(row, peer.Held{})
 	}
 	if err != nil {

@@ -87,7 +87,7 @@ func newDisk(t *testing.T, suite string) *disk {
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", "-m", "0", d.image).CombinedOutput(); err != nil {
 		t.Skipf("suite left out: %s: making a file system: %v %s", suite, err, bytes.TrimSpace(out))
 	}
-	if out, err := exec.Command("mount", "-o", "loop", d.image, d.dir).CombinedOutput(); err != nil {
+	if out, err := d.attach(); err != nil {
 		t.Skipf("suite left out: %s: mounting a file: %v %s", suite, err, bytes.TrimSpace(out))
 	}
 	t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
@@ -109,9 +109,22 @@ func (d *disk) unmount(t *testing.T) {
 
 func (d *disk) mount(t *testing.T) {
 	t.Helper()
-	if out, err := exec.Command("mount", "-o", "loop", d.image, d.dir).CombinedOutput(); err != nil {
+	if out, err := d.attach(); err != nil {
 		t.Fatalf("mounting: %v %s", err, out)
 	}
+}
+
+// attach mounts it on a device of its own each time: that of before may be held
+// by a mount namespace that somebody made meanwhile, and is dead.
+func (d *disk) attach() (said []byte, err error) {
+	device, err := exec.Command("losetup", "--find", "--show", d.image).Output()
+	if err != nil {
+		return nil, err
+	}
+	name := string(bytes.TrimSpace(device))
+	said, err = exec.Command("mount", name, d.dir).CombinedOutput()
+	// It goes with the last mount of it.
+	return said, errors.Join(err, exec.Command("losetup", "--detach", name).Run())
 }
 
 // cutPower makes a file system forget what was not synced, and refuse everything from now on.

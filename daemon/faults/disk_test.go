@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ type disk struct {
 // newDisk makes and mounts one of so many MiB.
 func newDisk(t *testing.T, mib int64) *disk {
 	t.Helper()
-	need(t, "mkfs.ext4", "mount", "umount", "fsfreeze")
+	need(t, "mkfs.ext4", "losetup", "mount", "umount", "fsfreeze")
 	top := daemontest.NewHome(t)
 	d := &disk{t: t, image: filepath.Join(top, "image"), dir: filepath.Join(top, "d")}
 	file, err := os.Create(d.image)
@@ -33,7 +34,7 @@ func newDisk(t *testing.T, mib int64) *disk {
 	must(t, errors.Join(file.Truncate(mib<<20), file.Close()))
 	must(t, os.Mkdir(d.dir, 0o700))
 	d.run("mkfs.ext4", "-q", "-F", "-m", "0", d.image)
-	if out, err := exec.Command("mount", "-o", "loop", d.image, d.dir).CombinedOutput(); err != nil {
+	if out, err := d.mount(); err != nil {
 		daemontest.LeaveOut(t, "faults", "a file cannot be mounted here: "+string(out))
 	}
 	t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
@@ -76,11 +77,26 @@ func (d *disk) remount(options ...string) {
 		}
 	}
 	must(d.t, err)
-	args := []string{"-o", "loop", d.image, d.dir}
+	if out, err := d.mount(options...); err != nil {
+		d.t.Fatalf("mounting: %v: %s", err, out)
+	}
+}
+
+// mount mounts it on a device of its own each time: that of before may be held by
+// a mount namespace that somebody made meanwhile, and is dead.
+func (d *disk) mount(options ...string) (said []byte, err error) {
+	device, err := exec.Command("losetup", "--find", "--show", d.image).Output()
+	if err != nil {
+		return nil, err
+	}
+	name := strings.TrimSpace(string(device))
+	args := []string{name, d.dir}
 	if len(options) > 0 {
 		args = append([]string{"-o", options[0]}, args...)
 	}
-	d.run("mount", args...)
+	said, err = exec.Command("mount", args...).CombinedOutput()
+	// It goes with the last mount of it.
+	return said, errors.Join(err, exec.Command("losetup", "--detach", name).Run())
 }
 
 func (d *disk) freeze() {

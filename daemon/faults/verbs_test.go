@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/place"
 	"subjectbroker/proto/recovery"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -84,6 +85,7 @@ func verbs() []verb {
 	codes := []recovery.Code{recovery.New(), recovery.New()}
 	var version, term, segment uint32
 	var backup string
+	var launch *operatorv1.Launch
 	return []verb{
 		{
 			rpc:     "PutSecret",
@@ -213,6 +215,51 @@ func verbs() []verb {
 				return fmt.Sprint(w.subject("applied"), w.subject("applied2"), w.access("applied", "open"))
 			},
 			before: fmt.Sprint(absent, absent, denied), after: fmt.Sprint(present, present, hello),
+		},
+		{
+			rpc:     "OpenLaunch",
+			arrange: func(w *world) { w.newTree() },
+			act:     func(w *world) error { return second(w.openLaunch()) },
+			look: func(w *world) string {
+				if w.launchOf(w.tree.PID()) == nil {
+					return absent
+				}
+				return present
+			},
+			before: absent, after: present,
+		},
+		{
+			rpc: "EndRun of a launch",
+			arrange: func(w *world) {
+				w.newTree()
+				opened, err := w.openLaunch()
+				must(w.t, err)
+				launch = opened.GetLaunch()
+			},
+			act: func(w *world) error {
+				return second(w.Operator().EndRun(w.t.Context(), &operatorv1.EndRunRequest{RunId: launch.GetLaunchId()}))
+			},
+			// Its processes end before anything is written; the rest is made up for.
+			look:   func(w *world) string { return w.endOf(launch.GetLaunchId()) },
+			before: "ended once", after: "ended once",
+		},
+		{
+			rpc:     "SetOperatorPassphrase",
+			arrange: func(w *world) { w.withoutPassphrase() },
+			act:     func(w *world) error { return w.setPassphrase() },
+			look:    func(w *world) string { return fmt.Sprint(w.passphrase()) }, before: "false", after: "true",
+		},
+		{
+			rpc: "OpenSession",
+			arrange: func(w *world) {
+				if !w.passphrase() {
+					must(w.t, w.setPassphrase())
+				}
+			},
+			act: func(w *world) error {
+				return second(w.Operator().OpenSession(w.t.Context(), &operatorv1.OpenSessionRequest{Passphrase: []byte(phrase)}))
+			},
+			look: func(w *world) string { return fmt.Sprint(w.passphrase()) }, before: "true", after: "true",
 		},
 		{
 			rpc:     "ConfirmClock",
@@ -378,6 +425,82 @@ func verbs() []verb {
 	}
 }
 
+// phrase is the operator's.
+const phrase = "long enough a phrase"
+
+// passphrase tells whether the operator has one.
+func (w *world) passphrase() bool {
+	w.t.Helper()
+	got, err := w.Operator().GetOperator(w.t.Context(), &operatorv1.GetOperatorRequest{})
+	must(w.t, err)
+	return got.GetPassphrase()
+}
+
+func (w *world) setPassphrase() error {
+	return second(w.Operator().SetOperatorPassphrase(w.t.Context(), &operatorv1.SetOperatorPassphraseRequest{Passphrase: []byte(phrase)}))
+}
+
+func (w *world) withoutPassphrase() {
+	w.t.Helper()
+	if w.passphrase() {
+		must(w.t, second(w.Operator().SetOperatorPassphrase(w.t.Context(), &operatorv1.SetOperatorPassphraseRequest{Present: []byte(phrase)})))
+	}
+}
+
+// newTree starts a tree that waits, in place of the one before, and makes what its
+// launch needs.
+func (w *world) newTree() {
+	w.t.Helper()
+	w.Put("open", hello)
+	if w.subject("launched") == absent {
+		w.AddSubject("launched")
+	}
+	if w.tree != nil {
+		w.tree.Kill()
+	}
+	w.tree = daemontest.NewTree(w.t, daemontest.TreeOptions{Places: w.Places})
+}
+
+// openLaunch makes it a launch that is handed content.
+func (w *world) openLaunch() (*operatorv1.OpenLaunchResponse, error) {
+	request := w.tree.Request("launched", daemontest.TreeOptions{})
+	request.Disclose = []string{"open"}
+	return w.Operator().OpenLaunch(w.t.Context(), request)
+}
+
+// launchOf is the newest launch of a process, whatever has become of it.
+func (w *world) launchOf(pid int32) *operatorv1.Launch {
+	w.t.Helper()
+	list, err := w.Operator().ListRuns(w.t.Context(), &operatorv1.ListRunsRequest{Ended: true})
+	must(w.t, err)
+	for _, l := range slices.Backward(list.GetLaunches()) {
+		if l.GetPid() == pid && l.GetSubject() == "launched" {
+			return l
+		}
+	}
+	return nil
+}
+
+// endOf tells how often a launch has ended, once it has.
+func (w *world) endOf(id string) string {
+	w.t.Helper()
+	for until := time.Now().Add(daemontest.Patience); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		ends := 0
+		for _, e := range w.Entries("launch.end") {
+			if e.LaunchID == id {
+				ends++
+			}
+		}
+		switch {
+		case ends == 1:
+			return "ended once"
+		case ends > 1:
+			return fmt.Sprintf("ended %d times", ends)
+		}
+	}
+	return "open"
+}
+
 // unlocked unlocks the vault unless it is.
 func (w *world) unlocked() {
 	w.t.Helper()
@@ -487,7 +610,7 @@ func second[T any](_ T, err error) error { return err }
 var lasting = []string{
 	"Status", "GetSecret", "CheckFiles", "ListResources", "GetResource", "ListSubjects", "ListGrants", "Explain", "ListRuns",
 	"WatchEvents", "Export", "AuditHead", "ReadAudit", "ListDenials", "ShowKeys", "TestSlot", "VerifyBackup", "ListBackups",
-	"EndRun", // a run ends with its daemon in any case
+	"GetOperator", "CloseSession", // a session ends with its daemon in any case
 }
 
 // Every RPC of the operator's service has a row in the table, or changes nothing.

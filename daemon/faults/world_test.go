@@ -22,8 +22,9 @@ type world struct {
 	*daemontest.Daemon
 	*score
 	t    *testing.T
-	disk *disk  // nil: none of its own
-	work string // a folder that no fault touches, for registered files
+	disk *disk            // nil: none of its own
+	tree *daemontest.Tree // of the launch that is tried; it goes with a disk that it sees
+	work string           // a folder that no fault touches, for registered files
 }
 
 // newWorld starts a daemon on a disk, or on the machine's own.
@@ -56,6 +57,9 @@ func (w *world) fall(cut bool) {
 	w.t.Helper()
 	w.Kill()
 	if cut {
+		if w.tree != nil {
+			w.tree.Kill()
+		}
 		w.disk.cut()
 		w.disk.remount()
 		w.add(cuts, 1)

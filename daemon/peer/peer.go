@@ -33,6 +33,7 @@ const (
 // Errors of looking at processes.
 var (
 	ErrChanged  = errors.New("the process changed while it was looked at")
+	ErrEnded    = errors.New("the process has ended")
 	ErrPlatform = errors.New("processes cannot be looked up on this platform")
 )
 

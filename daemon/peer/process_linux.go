@@ -163,21 +163,31 @@ type Held struct {
 }
 
 // Hold opens a pidfd of the process and describes it; both are of the same
-// process, which was alive after it was described. Close it.
+// process, which was alive after it was described. It fails with ErrEnded when
+// there is none, or one that has ended and that nobody has waited for. Close it.
 func Hold(pid int32) (Held, error) {
 	if pid <= 0 {
 		return Held{}, fmt.Errorf("%d is no process id", pid)
 	}
 	fd, err := unix.PidfdOpen(int(pid), 0)
+	if errors.Is(err, unix.ESRCH) {
+		return Held{}, ErrEnded
+	}
 	if err != nil {
 		return Held{}, err
 	}
 	h := Held{process: process{fd}, open: true}
-	if h.Process, err = lookup(pid); err != nil || !h.Alive() {
-		h.Close()
-		return Held{}, errors.Join(ErrChanged, err)
+	h.Process, err = lookup(pid)
+	switch {
+	case !h.Alive():
+		err = ErrEnded
+	case err == nil:
+		return h, nil
+	default:
+		err = errors.Join(ErrChanged, err)
 	}
-	return h, nil
+	h.Close()
+	return Held{}, err
 }
 
 // Alive reports whether the process still runs.
