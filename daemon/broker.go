@@ -40,6 +40,9 @@ func (b broker) ListResources(ctx context.Context, req *brokerv1.ListResourcesRe
 	if err != nil {
 		return nil, err
 	}
+	if !has(r.profile, toolList) {
+		return nil, d.refuseTool(ctx, r, "list", toolList)
+	}
 	names := d.state().readable(r.asker(), d.clock.read())
 	e := r.entry(audit.List)
 	e.Decision, e.ReasonCode, e.Count = decisionAllow, string(wire.Allowed), uint64(len(names))
@@ -125,7 +128,7 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	send := func(event *brokerv1.WatchResponse) error { return stream.Send(event) }
-	last := d.state().readable(r.asker(), d.clock.read())
+	last := d.listed(r)
 	if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_Ready{Ready: &brokerv1.Ready{}}}); err != nil {
 		return err
 	}
@@ -151,7 +154,7 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 			list, updated = w.take()
 		}
 		if list {
-			now := d.state().readable(r.asker(), d.clock.read())
+			now := d.listed(r)
 			if !slices.Equal(last, now) {
 				if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ListChanged{ListChanged: &brokerv1.ListChanged{}}}); err != nil {
 					return err
@@ -169,6 +172,14 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 			}
 		}
 	}
+}
+
+// listed is what the run's lists hold now; nothing when it may not list.
+func (d *Daemon) listed(r *run) []string {
+	if !has(r.profile, toolList) {
+		return nil
+	}
+	return d.state().readable(r.asker(), d.clock.read())
 }
 
 func runEnded(reason wire.Reason) *brokerv1.WatchResponse {

@@ -61,6 +61,18 @@ func has(p grants.Profile, tool string) bool {
 	return p.Name == "" || slices.Contains(p.Tools, tool)
 }
 
+// refuseTool records that a run asked for what its profile has no tool for.
+func (d *Daemon) refuseTool(ctx context.Context, r *run, action, tool string) error {
+	e := r.entry(audit.Authz)
+	e.Action, e.Tool = action, tool
+	e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.AccessDenied), string(grants.CauseToolNotListed)
+	if err := d.recordDenial(ctx, r.peer, e); err != nil {
+		return err
+	}
+	r.count("", false, nil)
+	return wire.Deny(wire.AccessDenied)
+}
+
 // loadTools reads the tools; profiles list them.
 func (s *state) loadTools(tx *vault.Tx) error {
 	return tx.Each(bucketTools, func(name string, row []byte) error {
