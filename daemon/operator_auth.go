@@ -27,7 +27,7 @@ func (o operator) GetOperator(ctx context.Context, _ *operatorv1.GetOperatorRequ
 		return nil, err
 	}
 	response.Passphrase = known.verifier != nil
-	response.WaitMs = uint64(known.attempts.wait(at).Milliseconds())
+	response.WaitMs = uint64((known.attempts.wait(at) + time.Millisecond - 1).Milliseconds())
 	return response, nil
 }
 
