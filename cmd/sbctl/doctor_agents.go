@@ -181,11 +181,11 @@ func judgeTokens(path string, found *agents.Settings) (p probe, any bool) {
 // probeParents finds processes that started shims of more than one subject: what
 // the configuration of no known agent shows.
 func probeParents(runs []*operatorv1.Run, parent func(pid int32) (pid2 int, name string)) []probe {
-	type context struct {
+	type parentOfShims struct {
 		name     string
 		subjects []string
 	}
-	contexts := map[int]*context{}
+	contexts := map[int]*parentOfShims{}
 	var order []int
 	for _, r := range runs {
 		pid, name := parent(r.GetPid())
@@ -194,7 +194,7 @@ func probeParents(runs []*operatorv1.Run, parent func(pid int32) (pid2 int, name
 		}
 		c := contexts[pid]
 		if c == nil {
-			c = &context{name: name}
+			c = &parentOfShims{name: name}
 			contexts[pid] = c
 			order = append(order, pid)
 		}

@@ -80,10 +80,10 @@ func probeTiers(ctx context.Context, places client.Places) []probe {
 	defer null.Close()
 	config := launch.Config{Home: places.Home, SocketDir: places.SocketDir, Stdin: null, Stdout: null, Stderr: null}
 	probes = append(probes, judgeTier(tierBound, launch.Check(ctx, config),
-		"holds: a tree of processes was made that sees neither the home nor the operator's socket nor other processes"))
+		`holds: an empty tree was built in which the home, the operator's socket and other processes are covered; "sbctl conformance" attacks one`))
 	config.Sandbox, config.Workspace = true, filepath.Join(scratch, "workspace")
 	return append(probes, judgeTier(tierSandboxed, launch.Check(ctx, config),
-		"holds: a tree was made that sees its workspace and, to read, the system; Landlock is on top"))
+		"holds: an empty tree was built that has its workspace and, to read, the system, with Landlock on top"))
 }
 
 // scratchPlaces makes what a tree needs to see of a broker, where there is no

@@ -225,3 +225,47 @@ func TestNamesOfImports(t *testing.T) {
 		t.Error("a long source does not tell itself apart")
 	}
 }
+
+// The examples do what they say: what is a value is sealed, and a rewritten file
+// is what "sbctl run --env-file" and the agents read.
+func TestExamplesOfImports(t *testing.T) {
+	m := newMover(t)
+	for _, test := range []struct {
+		format, file string
+		want         map[string]string // contents by name
+	}{
+		{"dotenv", "app.env", map[string]string{
+			"DATABASE_PASSWORD": `not a password, "really"`, "API_TOKEN": "not-a-token-either", "SIGNING_KEY": "first line\nsecond line",
+		}},
+		{"mcp-config", "mcp.json", map[string]string{"tickets.TICKETS_TOKEN": "not-a-token", "search.Authorization": "not-a-token-either"}},
+		{"mcp-config", "config.toml", map[string]string{}},
+	} {
+		text, err := os.ReadFile(filepath.Join("../../examples/moving-in", test.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := m.put(test.file, string(text))
+		cmd, output := m.command(t.Context(), "import", test.format, test.file, "--rewrite", "-q")
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%s: %v\n%s", test.file, err, output)
+		}
+		for name, want := range test.want {
+			if got := m.daemon.Content(name); got != want {
+				t.Errorf("%s: %s is %q, want %q", test.file, name, got, want)
+			}
+		}
+		after, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(output.String()) {
+			name := strings.TrimSpace(line)
+			if !bytes.Contains(after, []byte(agents.Scheme+name)) || m.daemon.Content(name) == "" {
+				t.Errorf("%s: there is no reference to %s in it:\n%s", test.file, name, after)
+			}
+		}
+		if bytes.Contains(after, []byte("not-a-token")) {
+			t.Errorf("%s still holds a value:\n%s", test.file, after)
+		}
+	}
+}

@@ -259,8 +259,29 @@ func (a *app) importValues(ctx context.Context, job importJob) error {
 		return err
 	}
 	a.sayGrants(job.subject, view.Grants, view.Rotate)
+	if view.Rewritten {
+		a.sayHandingOver(job, after)
+	}
 	a.sayCopies(view.File, uint32(job.file.Mode()), view.Rewritten, found, view.Rotate)
 	return nil
+}
+
+// sayHandingOver says how a program gets the values that a rewritten file refers
+// to.
+func (a *app) sayHandingOver(job importJob, after []byte) {
+	subject := orWord(job.subject, "SUBJECT")
+	if job.servers {
+		first := job.items[slices.IndexFunc(job.items, func(i importItem) bool { return i.value != nil })]
+		a.done("a server that is started with a reference does not log in by it: until the broker runs it, take %s out of its entry, and start the agent with: %s",
+			first.Key, a.paste("run", "--subject", subject, "--env", first.Key+"="+first.ResourceID, "--", "AGENT"))
+		return
+	}
+	command := a.paste("run", "--subject", subject, "--env-file", job.file.Path(), "--", "COMMAND")
+	if _, err := parseEnvFile(after); err != nil {
+		a.done("to hand them to a program, once nothing else is in the file (%v): %s", err, command)
+		return
+	}
+	a.done("to hand them to a program: %s", command)
 }
 
 // notRewritten is the failure of a rewrite after everything was sealed.
