@@ -42,6 +42,11 @@ func (d *Daemon) OpenOn(conn *grpc.ClientConn, subject string) *Run {
 	return &Run{BrokerServiceClient: broker, ID: opened.GetRunId(), Conn: conn, d: d}
 }
 
+// RunOf is a run that the test opened itself, with a claim of its own.
+func (d *Daemon) RunOf(broker brokerv1.BrokerServiceClient, conn *grpc.ClientConn, id string) *Run {
+	return &Run{BrokerServiceClient: broker, ID: id, Conn: conn, d: d}
+}
+
 // Read acquires a resource and returns its content, or why it was refused.
 func (r *Run) Read(name string) (string, wire.Reason) {
 	ctx, cancel := r.d.context()
