@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -380,36 +381,84 @@ func TestAttacks(t *testing.T) {
 			"OUTSIDER="+strconv.Itoa(outsider.Process.Pid), "SSH_AUTH_SOCK="+agent, "DBUS_SESSION_BUS_ADDRESS=unix:path="+filepath.Join(w.base, "bus")+",guid=1",
 			"UIDN="+strconv.Itoa(w.uid), "PPID_OF_TEST="+strconv.Itoa(os.Getpid()), "ABSTRACT="+abstract, "TCP="+tcp.Addr().String(), "ALIAS="+alias+"/.state/broker",
 		)
-		for _, test := range tests {
-			if test.root && w.uid != 0 {
-				continue
-			}
-			t.Run(test.name, func(t *testing.T) {
-				if said, code := output(t, w.command("sh", "-c", test.script)); code != 0 {
-					t.Fatalf("the control does not work: %d %s", code, said)
+		for _, noNet := range []bool{false, true} {
+			var scripts []script
+			for _, test := range tests {
+				if (test.root && w.uid != 0) || test.noNet != noNet {
+					continue
 				}
-				for _, shape := range shapes {
-					if test.only != "" && test.only != shape.name {
+				if strings.HasPrefix(test.name, "a socket without") && LandlockABI() < landlockScopes {
+					t.Log("suite left out: sockets without a path: Landlock ABI 6 is missing")
+					continue
+				}
+				scripts = append(scripts, script{test.name, test.script})
+			}
+			for name, result := range runAll(t, w.command("sh", "-c", together(scripts))) {
+				if result.code != 0 {
+					t.Errorf("%s: the control does not work: %d %s", name, result.code, result.said)
+				}
+			}
+			for _, shape := range shapes {
+				os.Remove(filepath.Join(w.work, "hard"))
+				cfg := w.config()
+				cfg.NoNet = noNet
+				shape.change(&cfg)
+				results := runAll(t, w.launch(cfg, "sh", "-c", together(scripts)))
+				for _, test := range tests {
+					result, made := results[test.name]
+					if test.only != "" && test.only != shape.name || !made && !slices.ContainsFunc(scripts, func(s script) bool { return s.name == test.name }) {
 						continue
 					}
-					if strings.HasPrefix(test.name, "a socket without") && LandlockABI() < landlockScopes {
-						t.Skip("suite left out: sockets without a path: Landlock ABI 6 is missing")
-					}
-					os.Remove(filepath.Join(w.work, "hard"))
-					cfg := w.config()
-					cfg.NoNet = test.noNet
-					shape.change(&cfg)
-					said, code := output(t, w.launch(cfg, "sh", "-c", test.script+"\nr=$?; echo came here; exit $r"))
-					if code == 0 || strings.Contains(said, secret) {
-						t.Errorf("%s: it worked: %s", shape.name, said)
-					}
-					if !strings.Contains(said, "came here") && !strings.Contains(test.script, "exit $r") {
-						t.Errorf("%s: the attack was not made: %d %s", shape.name, code, said)
+					if !made || result.code == 0 || strings.Contains(result.said, secret) {
+						t.Errorf("%s, %s: made %v, it worked: %s", test.name, shape.name, made, result.said)
 					}
 				}
-			})
+			}
 		}
 	})
+}
+
+// script is one of many that run one after the other, each in a shell of its own.
+type script struct{ name, text string }
+
+// together makes one script of many, which says what came of each.
+func together(scripts []script) string {
+	var all strings.Builder
+	for _, s := range scripts {
+		fmt.Fprintf(&all, "( %s\n) 2>&1\nprintf '\\n==%%s==%%d==\\n' %q $?\n", s.text, s.name)
+	}
+	all.WriteString("exit 0\n")
+	return all.String()
+}
+
+type result struct {
+	code int
+	said string
+}
+
+// runAll runs what together made.
+func runAll(t *testing.T, cmd *exec.Cmd) map[string]result {
+	t.Helper()
+	said, code := output(t, cmd)
+	if code != 0 {
+		t.Fatalf("%d: %s", code, said)
+	}
+	results := map[string]result{}
+	rest := said
+	for {
+		before, after, found := strings.Cut(rest, "\n==")
+		if !found {
+			return results
+		}
+		line, after, _ := strings.Cut(after, "\n")
+		name, number, _ := strings.Cut(strings.TrimSuffix(line, "=="), "==")
+		code, err := strconv.Atoi(number)
+		if err != nil {
+			t.Fatalf("%q in %s", line, said)
+		}
+		results[name] = result{code, before}
+		rest = "\n" + after
+	}
 }
 
 // What a tree is for goes on working.
@@ -425,7 +474,7 @@ func TestInside(t *testing.T) {
 		{name: "temporary files", script: `f=$(mktemp) && rm "$f"`},
 		{name: "shared memory", script: `echo x > /dev/shm/x && rm /dev/shm/x`},
 		{name: "devices", script: `head -c 1 /dev/urandom > /dev/null && ! test -e /dev/vda && ! test -e /dev/mem`},
-		{name: "no other descriptors", script: `f=$(bash -c 'ls /proc/self/fd' | tr '\n' ' '); echo "$f"; test "$f" = "0 1 2 3 "`},
+		{name: "no other descriptors", script: `f=$(ls /proc/self/fd | tr '\n' ' '); echo "$f"; test "$f" = "0 1 2 3 "`},
 		{name: "a namespace of its own", script: `test "$(ls /proc | grep -c '^[0-9]')" -le 6`},
 		{name: "the home directory", script: `cat "$HOME/diary" && touch "$HOME/x" && rm "$HOME/x"`, only: "bound"},
 		{name: "an empty home directory", script: `test -z "$(ls "$HOME")$(ls -A "$HOME" | grep -v .state)" || ls -A "$HOME" | grep -qx work`, only: "sandbox"},
@@ -439,16 +488,22 @@ func TestInside(t *testing.T) {
 	}
 	asEach(t, func(t *testing.T, w *world) {
 		w.env = append(w.env, "UIDN="+strconv.Itoa(w.uid))
-		for _, test := range tests {
-			for _, shape := range shapes {
-				if test.only != "" && test.only != shape.name {
-					continue
+		for _, shape := range shapes {
+			for _, noNet := range []bool{false, true} {
+				var scripts []script
+				for _, test := range tests {
+					if (test.only == "" || test.only == shape.name) && test.noNet == noNet {
+						scripts = append(scripts, script{test.name, test.script})
+					}
 				}
 				cfg := w.config()
-				cfg.NoNet = test.noNet
+				cfg.NoNet = noNet
 				shape.change(&cfg)
-				if said, code := output(t, w.launch(cfg, "sh", "-c", test.script)); code != 0 {
-					t.Errorf("%s, %s: %d %s", test.name, shape.name, code, said)
+				results := runAll(t, w.launch(cfg, "sh", "-c", together(scripts)))
+				for _, s := range scripts {
+					if result, made := results[s.name]; !made || result.code != 0 {
+						t.Errorf("%s, %s: %d %s", s.name, shape.name, result.code, result.said)
+					}
 				}
 			}
 		}

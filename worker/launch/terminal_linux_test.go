@@ -102,14 +102,21 @@ func (s *screen) typed(keys string) {
 // wait waits for words that were not waited for yet.
 func (s *screen) wait(words string) {
 	s.t.Helper()
+	s.until(words)
+}
+
+// until is wait, and returns what came before the words.
+func (s *screen) until(words string) string {
+	s.t.Helper()
 	late := time.After(patience)
 	for {
 		s.mu.Lock()
 		at := bytes.Index(s.shown.Bytes()[s.read:], []byte(words))
 		if at >= 0 {
+			before := string(s.shown.Bytes()[s.read : s.read+at])
 			s.read += at + len(words)
 			s.mu.Unlock()
-			return
+			return before
 		}
 		rest := s.shown.String()[s.read:]
 		s.mu.Unlock()
@@ -191,14 +198,18 @@ func TestKeysAndSize(t *testing.T) {
 func TestWindowSize(t *testing.T) {
 	asEach(t, func(t *testing.T, w *world) {
 		s := person(t, w)
-		s.script(w, "size", `trap 'echo "size $(stty size)"' WINCH; trap 'exit 6' INT; echo begin; while :; do sleep 300 & wait $!; done`)
+		s.script(w, "size", `trap 'exit 6' INT; echo begin; while read -r line; do echo "size $(stty size);"; done`)
 		s.typed("./size; echo code=$?\n")
 		s.wait("begin")
 		for i := range 3 {
 			if err := unix.IoctlSetWinsize(int(s.fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 30, Col: uint16(100 + i)}); err != nil {
 				t.Fatal(err)
 			}
-			s.wait(fmt.Sprintf("size 30 %d", 100+i))
+			eventually(t, "the size is the same inside", func() bool {
+				s.typed("\n")
+				s.wait("size ")
+				return s.until(";") == fmt.Sprintf("30 %d", 100+i)
+			})
 		}
 		s.typed("\x03")
 		s.wait("code=6")
@@ -232,7 +243,7 @@ func TestShellInside(t *testing.T) {
 		s.typed("\x1a")
 		s.wait("Stopped")
 		s.wait("inside> ")
-		s.typed("kill %1; wait; echo own-$((40+2))\n")
+		s.typed("kill -9 %1; wait %1; echo own-$((40+2))\n")
 		s.wait("own-42")
 		s.typed("suspend\n") // the whole shell, back to the one outside
 		s.wait("Stopped")
