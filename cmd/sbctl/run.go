@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -70,6 +71,7 @@ only narrow, with --sandbox and --no-net; another subject, or --env, exits 3.
 Exit codes:
   that of CMD, or 128 and the number of the signal that ended it
   126 CMD cannot be executed    127 there is no such command
+  137 the launch was ended from outside, by "runs end" for one
   before CMD starts, those of sbctl: 1 also where the machine lacks a piece that
   the tier needs (PLATFORM_UNSUPPORTED names it; nothing weaker is started), 3
   where the subject is disabled or must not run at this tier
@@ -196,21 +198,46 @@ func startIn(config launch.Config) string {
 // shim and this program can be started: those in which they lie, and in which
 // what they are links to lies.
 func readableBesides(argv []string) []string {
-	var found []string
-	for _, name := range append([]string{"sb-mcp", "sbctl"}, argv[:min(1, len(argv))]...) {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			continue
-		}
-		found = append(found, filepath.Dir(path))
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			found = append(found, filepath.Dir(real))
+	var paths []string
+	for _, name := range append([]string{"sb-mcp"}, argv[:min(1, len(argv))]...) {
+		if path, err := exec.LookPath(name); err == nil || errors.Is(err, exec.ErrDot) {
+			paths = append(paths, path)
 		}
 	}
 	if self, err := os.Executable(); err == nil {
-		found = append(found, filepath.Dir(self)) // sb-mcp lies beside it
+		paths = append(paths, self, filepath.Join(filepath.Dir(self), "sb-mcp"))
+	}
+	var found []string
+	for _, path := range paths {
+		path, err := filepath.Abs(path)
+		if err != nil {
+			continue
+		}
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			continue
+		}
+		for _, place := range []string{folderOrFile(path), folderOrFile(real)} {
+			if !slices.Contains(found, place) {
+				found = append(found, place)
+			}
+		}
 	}
 	return found
+}
+
+// folderOrFile is the folder of a program, or the program alone where the folder
+// holds more than programs: the home directory, or one above it.
+func folderOrFile(path string) string {
+	dir := filepath.Dir(path)
+	home, err := os.UserHomeDir()
+	if err == nil {
+		home, err = filepath.EvalSymlinks(home)
+	}
+	if err != nil || dir == home || strings.HasPrefix(home, strings.TrimSuffix(dir, "/")+"/") {
+		return path
+	}
+	return dir
 }
 
 // placesInside are the variables by which programs inside find the broker.
@@ -303,7 +330,7 @@ func (a *app) launch(ctx context.Context, doing string, config launch.Config, pl
 		return refuse(doing, "%v", err)
 	}
 	err = tree.Go(launch.Command{
-		Argv: plan.argv, Dir: startIn(config), Env: launch.Environ(os.Environ(), plan.kept, plan.places), Handed: values,
+		Argv: plan.argv, Dir: startIn(config), Env: withoutHanded(launch.Environ(os.Environ(), plan.kept, plan.places), plan.handed), Handed: values,
 	})
 	wipeAll(values)
 	if err != nil {
@@ -317,7 +344,7 @@ func waitFor(doing string, tree *launch.Tree) error {
 	code, err := tree.Wait()
 	switch {
 	case errors.Is(err, launch.ErrEnded):
-		return &failure{code: wire.RunEnded, doing: doing, what: "the launch was ended", exit: wire.ExitFailed, cause: err}
+		return &failure{code: wire.RunEnded, doing: doing, what: "the launch was ended", exit: code, cause: err}
 	case err != nil:
 		return fail(err, "%s", doing)
 	case code != 0:

@@ -180,3 +180,11 @@ func wipeAll(all [][]byte) {
 		clear(b)
 	}
 }
+
+// withoutHanded is environ without the variables that handed sets.
+func withoutHanded(environ []string, handed []handedOver) []string {
+	return slices.DeleteFunc(environ, func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return slices.ContainsFunc(handed, func(h handedOver) bool { return h.name == name })
+	})
+}

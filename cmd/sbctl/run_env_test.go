@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -148,6 +149,33 @@ func TestVariables(t *testing.T) {
 	for _, name := range []string{"nul", "large", "absent"} {
 		if _, err := variables([]handedOver{{"A", name}}, contents); err == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// A variable that is handed over is there once: which of two a program sees is
+// up to it.
+func TestWithoutHanded(t *testing.T) {
+	got := withoutHanded([]string{"A=1", "LANG=C", "AB=2"}, []handedOver{{"A", "a"}, {"LANG", "b"}})
+	if diff := cmp.Diff([]string{"AB=2"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// A sandbox is shown the folders of programs, and never a home directory for the
+// sake of one that lies in it.
+func TestFolderOrFile(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	for path, want := range map[string]string{
+		home + "/bin/agent":           home + "/bin",
+		home + "/agent":               home + "/agent",
+		"/agent":                      "/agent",
+		filepath.Dir(home) + "/agent": filepath.Dir(home) + "/agent",
+		"/opt/agent/bin/agent":        "/opt/agent/bin",
+	} {
+		if got := folderOrFile(path); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
 }
