@@ -15,6 +15,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && roles[os.Args[1]] != nil {
+		os.Exit(roles[os.Args[1]](os.Args[2]))
+	}
+	if len(os.Args) == 3 && os.Args[1] == "leave" {
+		if _, err := net.Dial("unix", os.Args[2]); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if len(os.Args) == 3 && os.Args[1] == "connect" { // TestAlive starts this program again
 		conn, err := net.Dial("unix", os.Args[2])
 		if err != nil {

@@ -1,0 +1,108 @@
+package peer_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"subjectbroker/daemon/peer"
+)
+
+// start starts a shell that says something and then waits for its input to end.
+func start(t *testing.T, script string, args ...string) (*exec.Cmd, io.WriteCloser, string) {
+	t.Helper()
+	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stdin.Close(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, stdin, strings.TrimSpace(line)
+}
+
+func TestAncestry(t *testing.T) {
+	// A shell in a shell, that keeps what it was told in its command line.
+	outer, _, said := start(t, `sh -c 'echo $$; read x' "$1"; :`, "a mark\n")
+	pid, err := strconv.ParseInt(said, 10, 32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := peer.Ancestry(int32(pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(line) < 3 || line[0].PID != int32(pid) || int(line[1].PID) != outer.Process.Pid || int(line[2].PID) != os.Getpid() {
+		t.Fatalf("the line is %+v", line)
+	}
+	if top := line[len(line)-1]; top.Parent != 0 {
+		t.Errorf("it ends at %+v, which has a parent", top)
+	}
+	inner := line[0]
+	if inner.Name != "sh" || inner.UID != uint32(os.Geteuid()) || !strings.Contains(inner.Command, `a mark\u000a`) || inner.Session == 0 {
+		t.Errorf("the inner shell is %+v", inner)
+	}
+	if !inner.Same() {
+		t.Error("it is not the same any more")
+	}
+	inner.Start++
+	if inner.Same() {
+		t.Error("another one of its pid passes for it")
+	}
+	if _, err := peer.Ancestry(0); err == nil {
+		t.Error("there are ancestors of nobody")
+	}
+}
+
+func TestHold(t *testing.T) {
+	cmd, _, _ := start(t, "echo; read x")
+	held, err := peer.Hold(int32(cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if held.Wait(ctx) {
+		t.Error("it has ended before it was told to")
+	}
+	ended := make(chan bool, 1)
+	go func() { ended <- held.Wait(t.Context()) }()
+	if err := held.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if !<-ended || held.Alive() {
+		t.Error("it goes on")
+	}
+	// Nobody has waited for it yet: it is there, and has ended.
+	if _, err := peer.Hold(int32(cmd.Process.Pid)); !errors.Is(err, peer.ErrEnded) {
+		t.Errorf("what nobody waited for: %v, want %v", err, peer.ErrEnded)
+	}
+	_ = cmd.Wait()
+	if _, err := peer.Hold(int32(cmd.Process.Pid)); !errors.Is(err, peer.ErrEnded) {
+		t.Errorf("what is gone: %v, want %v", err, peer.ErrEnded)
+	}
+	if err := held.Kill(); err != nil {
+		t.Errorf("ending it again: %v", err)
+	}
+	var none peer.Held
+	if none.Alive() || !none.Wait(t.Context()) || none.Kill() == nil {
+		t.Error("there is somebody where nobody is held")
+	}
+}
