@@ -220,8 +220,9 @@ func (subjectShowCmd) Help() string {
 
 type subjectFullView struct {
 	subjectView
-	Holds    []grantView `json:"holds"`
-	OpenRuns []runView   `json:"openRuns"`
+	Holds        []grantView  `json:"holds"`
+	OpenRuns     []runView    `json:"openRuns"`
+	OpenLaunches []launchView `json:"openLaunches"`
 }
 
 // Run shows one subject.
@@ -245,9 +246,15 @@ func (c subjectShowCmd) Run(ctx context.Context, a *app) error {
 			runs = append(runs, r)
 		}
 	}
+	var launches []*operatorv1.Launch
+	for _, l := range all.GetLaunches() {
+		if l.GetSubject() == c.Subject {
+			launches = append(launches, l)
+		}
+	}
 	err = a.out.Object(ui.Object{
 		ID: s.GetName(), Fields: a.subjectFields(s),
-		Value: subjectFullView{viewSubject(s), viewGrants(held.GetGrants()), viewRuns(runs)},
+		Value: subjectFullView{viewSubject(s), viewGrants(held.GetGrants()), viewRuns(runs), viewLaunches(launches, runs)},
 	})
 	if err != nil {
 		return err
@@ -255,7 +262,7 @@ func (c subjectShowCmd) Run(ctx context.Context, a *app) error {
 	if err := a.out.Section("Grants", grantHead, a.grantRows(held.GetGrants())); err != nil {
 		return err
 	}
-	return a.out.Section("Runs", runHead, a.runRows(runs, nil))
+	return a.out.Section("Runs", runHead, a.runRows(runs, launches))
 }
 
 func (a *app) printSubject(s *operatorv1.Subject) error {
