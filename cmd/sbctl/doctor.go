@@ -65,7 +65,7 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	probes := probeHome(places.Home)
+	probes := a.probeHomes(ctx, places.Home)
 	probes = append(probes, probeSockets(places.Home, places.SocketDir)...)
 	probes = append(probes, a.probeService(ctx)...)
 	probes = append(probes, probeMachine(ctx)...)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -14,6 +15,22 @@ import (
 )
 
 // What doctor finds out by itself, without a daemon.
+
+// probeHomes looks at the home where we expect it, or where the daemon says that
+// it has it.
+func (a *app) probeHomes(ctx context.Context, expected string) []probe {
+	s, err := a.status(ctx, "asking the daemon")
+	if err != nil || s.GetHome() == "" || filepath.Clean(s.GetHome()) == filepath.Clean(expected) {
+		return probeHome(expected)
+	}
+	info, err := os.Lstat(s.GetHome())
+	if err == nil {
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) == os.Geteuid() {
+			return probeHome(s.GetHome())
+		}
+	}
+	return []probe{passed("home", "%s, says the daemon; it is another account's and was not looked at", s.GetHome())}
+}
 
 // probeHome looks at the home and the files in it that nobody else may read.
 func probeHome(home string) []probe {

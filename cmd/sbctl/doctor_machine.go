@@ -78,20 +78,31 @@ func probeTiers(ctx context.Context, places client.Places) []probe {
 		return append(probes, probe{"tier " + tierBound, probeWarn, "could not be tried: " + err.Error(), ""})
 	}
 	defer null.Close()
+	uid, foreign := foreignDaemon(places.SocketDir)
 	config := launch.Config{Home: places.Home, SocketDir: places.SocketDir, Stdin: null, Stdout: null, Stderr: null}
 	probes = append(probes, judgeTier(tierBound, launch.Check(ctx, config),
 		`holds: an empty tree was built in which the home, the operator's socket and other processes are covered; "sbctl conformance" attacks one`))
 	config.Sandbox, config.Workspace = true, filepath.Join(scratch, "workspace")
-	return append(probes, judgeTier(tierSandboxed, launch.Check(ctx, config),
+	probes = append(probes, judgeTier(tierSandboxed, launch.Check(ctx, config),
 		"holds: an empty tree was built that has its workspace and, to read, the system, with Landlock on top"))
+	if foreign {
+		for i := range probes[1:] {
+			probes[1+i].Summary += fmt.Sprintf("; but a launch needs sbctl and sbd under one uid, and is refused by a daemon of uid %d", uid)
+			probes[1+i].Status = probeWarn
+		}
+	}
+	return probes
 }
 
 // scratchPlaces makes what a tree needs to see of a broker, where there is no
 // broker yet.
 func scratchPlaces(places *client.Places, scratch string) error {
-	err := os.Mkdir(filepath.Join(scratch, "workspace"), 0o700)
-	if _, missing := os.Stat(filepath.Dir(place.BrokerSocket(places.SocketDir))); err != nil || missing == nil {
+	if err := os.Mkdir(filepath.Join(scratch, "workspace"), 0o700); err != nil {
 		return err
+	}
+	_, noHome := os.Stat(places.Home)
+	if _, noSockets := os.Stat(filepath.Dir(place.BrokerSocket(places.SocketDir))); noHome == nil && noSockets == nil {
+		return nil
 	}
 	places.Home = filepath.Join(scratch, "home")
 	places.SocketDir = filepath.Join(places.Home, "run")

@@ -101,6 +101,8 @@ func judgeSocket(name, path string, inHome bool) (p probe, found bool) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return probe{}, false
+	case errors.Is(err, fs.ErrPermission) && stat != nil:
+		return passed(name, "%s: for uid %d and the members of group %s, of which you are none; its socket was not looked at", path, stat.Uid, groupName(stat.Gid)), true
 	case err != nil:
 		return probe{name, probeWarn, err.Error(), ""}, true
 	case !above.IsDir() || info.Mode().Type() != fs.ModeSocket || stat == nil:
@@ -116,6 +118,19 @@ func judgeSocket(name, path string, inHome bool) (p probe, found bool) {
 	default:
 		return probe{name, probeFail, fmt.Sprintf("%s has modes %s, want 0700 and 0600, or 0750 and 0660 for a group", path, modes), "sbctl service restart"}, true
 	}
+}
+
+// foreignDaemon is the uid that the sockets belong to, if it is not ours.
+func foreignDaemon(socketDir string) (uid uint32, foreign bool) {
+	info, err := os.Stat(filepath.Dir(place.OperatorSocket(socketDir)))
+	if err != nil {
+		return 0, false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(stat.Uid) == os.Geteuid() {
+		return 0, false
+	}
+	return stat.Uid, true
 }
 
 // groupName is a group's name, or its number where it has none.
