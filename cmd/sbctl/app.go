@@ -89,8 +89,9 @@ func (a *app) operator(ctx context.Context) (operatorv1.OperatorServiceClient, e
 	return operatorv1.NewOperatorServiceClient(a.conn), nil
 }
 
+// close ends the connection; in a console it is not a line's to end.
 func (a *app) close() {
-	if a.conn != nil {
+	if a.conn != nil && !a.inConsole() {
 		_ = a.conn.Close()
 		a.conn = nil
 	}

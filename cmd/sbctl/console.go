@@ -202,7 +202,9 @@ func (c *console) line(ctx context.Context, a *app, words []string, interactive 
 	}
 	verb := &app{stdin: taken{}, stdout: a.stdout, stderr: a.stderr, now: a.now, tty: a.tty, conn: a.conn, console: c}
 	code := verb.perform(ctx, words)
-	a.conn = verb.conn
+	if verb.conn != nil { // some lines let go of it when they need it no more
+		a.conn = verb.conn
+	}
 	if a.conn != nil && a.conn.GetState() != connectivity.Ready {
 		a.close() // the next line makes a new one
 		a.done("the connection to the daemon has ended, and the session with it")
