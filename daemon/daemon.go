@@ -176,6 +176,9 @@ func open(ctx context.Context, cfg Config) (_ *Daemon, _ *os.File, err error) {
 	if err := checkPlaces(d.socketDir); err != nil {
 		return nil, nil, errors.Join(err, lock.Close())
 	}
+	if _, err := d.audienceFor(operatorDoor, d.doors.operators); err != nil { // who is known before the vault is
+		return nil, nil, errors.Join(fault(wire.SocketUnsafe, "%w", err), lock.Close())
+	}
 	if err := d.openVault(ctx, cfg, settings); err != nil {
 		d.close()
 		return nil, nil, errors.Join(err, lock.Close())

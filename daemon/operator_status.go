@@ -51,6 +51,7 @@ func (o operator) Status(ctx context.Context, _ *operatorv1.StatusRequest) (*ope
 	for _, r := range d.runs.list(false) {
 		s.Runs = append(s.Runs, r.message(uid))
 	}
+	s.Operators = d.doors.operators
 	s.Launches = d.launchMessages(uid, false)
 	return s, nil
 }

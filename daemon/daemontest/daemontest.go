@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -137,7 +138,7 @@ func begin(t testing.TB, options Options, start func(*Daemon) engine) *Daemon {
 		d.SocketDir = filepath.Join(home, "run")
 	}
 	if config := options.config(); config != "" {
-		if err := os.WriteFile(filepath.Join(home, "config.yaml"), []byte(config), 0o600); err != nil {
+		if err := writeConfig(home, config); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -157,6 +158,22 @@ func (o Options) config() string {
 		config += fmt.Sprintf("operators: %s\n", strings.ReplaceAll(fmt.Sprint(o.Operators), " ", ", "))
 	}
 	return config
+}
+
+// writeConfig writes config.yaml for whoever owns the home.
+func writeConfig(home, config string) error {
+	path := filepath.Join(home, "config.yaml")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		return err
+	}
+	info, err := os.Stat(home)
+	if err != nil {
+		return err
+	}
+	if stat := info.Sys().(*syscall.Stat_t); int(stat.Uid) != os.Geteuid() {
+		return os.Chown(path, int(stat.Uid), int(stat.Gid))
+	}
+	return nil
 }
 
 // NoGuard is the line of config.yaml that turns the guard against eager agents
