@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/connectivity"
 
+	"subjectbroker/cmd/sbctl/internal/complete"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
@@ -28,7 +29,7 @@ or by itself after some time without a command, and is then asked for again when
 it is needed.
 
 It is no shell: quotes and backslashes work, pipes, variables and redirection are
-refused. Lines are not remembered. The options of the console itself hold for every
+refused. Tab completes; lines are not remembered. The options of the console itself hold for every
 line; --home and --socket cannot differ. "exit", "quit" and Ctrl-D leave, Ctrl-C
 takes a line back or interrupts the command that runs.
 
@@ -100,7 +101,7 @@ func (consoleCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return fail(err, doing)
 		}
-		from = newPrompt(tty)
+		from = newPrompt(tty, func(words []string) []complete.Candidate { return c.finish(ctx, a, words) })
 		// An interrupt is for the line that runs, and only the end of the process is
 		// for the console.
 		ending, stop := signal.NotifyContext(context.WithoutCancel(ctx), syscall.SIGTERM)
@@ -210,6 +211,26 @@ func (c *console) line(ctx context.Context, a *app, words []string, interactive 
 		a.done("the connection to the daemon has ended, and the session with it")
 	}
 	return code
+}
+
+// finish are the candidates for the last of words: as in a shell, from the grammar
+// and from the daemon when it answers soon.
+func (c *console) finish(ctx context.Context, a *app, words []string) []complete.Candidate {
+	ctx, cancel := context.WithTimeout(ctx, completePatience)
+	defer cancel()
+	asks := &app{
+		opts: globals{Home: c.opts.Home, Socket: c.opts.Socket}, stdin: taken{}, stdout: io.Discard, stderr: io.Discard, now: a.now,
+		conn: a.conn, console: c, tty: func() (*terminal.TTY, error) { return nil, terminal.ErrNone },
+	}
+	parser, err := newParser(asks, &grammar{})
+	if err != nil {
+		return nil
+	}
+	found := complete.Words(parser.Model.Node, words, asks.names(ctx))
+	if asks.conn != nil {
+		a.conn = asks.conn
+	}
+	return found
 }
 
 // taken is the standard input of a line: what comes there are the lines.

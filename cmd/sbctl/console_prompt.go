@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 
+	"subjectbroker/cmd/sbctl/internal/complete"
+	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/proto/terminal"
 )
 
@@ -15,11 +19,56 @@ type prompt struct {
 	editor *term.Terminal
 }
 
-func newPrompt(tty *terminal.TTY) *prompt {
+// newPrompt prompts on tty. finish are the candidates for the last of the words of
+// an unfinished line.
+func newPrompt(tty *terminal.TTY, finish func(words []string) []complete.Candidate) *prompt {
 	p := &prompt{tty: tty}
 	p.editor = term.NewTerminal(&keyboard{tty: tty}, "sbctl> ")
 	p.editor.History = forgetful{}
+	p.editor.AutoCompleteCallback = func(line string, pos int, key rune) (string, int, bool) {
+		if key != '\t' {
+			return "", 0, false
+		}
+		before, after := line[:pos], line[pos:]
+		done, choices := completeLine(before, finish)
+		if done == before && len(choices) > 1 {
+			_, _ = p.editor.Write([]byte(ui.Safe(strings.Join(choices, "  ")) + "\n"))
+		}
+		return done + after, len(done), true
+	}
 	return p
+}
+
+// completeLine finishes the last word of a line as far as that is certain, and
+// returns what it could become where it is not.
+func completeLine(line string, finish func([]string) []complete.Candidate) (done string, choices []string) {
+	words := strings.Fields(line)
+	if line == "" || strings.HasSuffix(line, " ") {
+		words = append(words, "")
+	}
+	word := words[len(words)-1]
+	if words[0] == "sbctl" && len(words) > 1 {
+		words = words[1:]
+	}
+	for _, candidate := range finish(words) {
+		choices = append(choices, candidate.Word)
+	}
+	if len(choices) == 0 {
+		return line, nil
+	}
+	common := choices[0]
+	for _, choice := range choices[1:] {
+		for !strings.HasPrefix(choice, common) {
+			common = common[:len(common)-1]
+		}
+	}
+	if !utf8.ValidString(common) || !strings.HasPrefix(common, word) {
+		return line, choices
+	}
+	if len(choices) == 1 {
+		common += " "
+	}
+	return line[:len(line)-len(word)] + common, choices
 }
 
 func (p *prompt) close() { _ = p.tty.Close() }

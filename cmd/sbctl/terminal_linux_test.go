@@ -72,6 +72,20 @@ func TestConsoleOnATerminal(t *testing.T) {
 	p.Expect(`granta`)
 	p.Expect(prompted)
 
+	// Tab completes words of the grammar and names of the daemon.
+	p.Type("subj\tsh\tw\t\r")
+	p.Expect(`subject show worker`)
+	p.Expect(`granta`)
+	p.Expect(prompted)
+	p.Type("subject e\tx\x03")
+	p.Expect(`subject enable x`)
+	p.Expect(prompted)
+	p.Type("subject s\t")
+	p.Expect(`set  show`)
+	p.Type("how worker -q\r")
+	p.Expect(`\r\nworker\r\n`)
+	p.Expect(prompted)
+
 	// What is typed ahead of a line's question is its answer.
 	p.Type("resource rm token\ry\r")
 	p.Expect(`Remove token with 1 version and revoke 1 grant\? \[y/N\]`)
