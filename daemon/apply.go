@@ -212,7 +212,9 @@ func (d *Daemon) declared(c policy.Change, want policy.Resource, records map[str
 	if record.File == nil || record.File.Path != want.File || mode != record.File.Mode || want.SHA256 != "" {
 		pin, err := d.newPin(want.File, mode)
 		if err != nil {
-			return record, fmt.Errorf("%s: %w", c.Name, err)
+			typed := *refusal(err)
+			typed.Message = c.Name + ": " + typed.Message
+			return record, &typed
 		}
 		if want.SHA256 != "" && want.SHA256 != fmt.Sprintf("%x", pin.SHA256) {
 			return record, refuse("%s: the file is not the one that the document pins", c.Name)

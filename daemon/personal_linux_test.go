@@ -155,13 +155,15 @@ func TestPersonalIsHiddenFromOtherOperators(t *testing.T) {
 	looks := func(op operatorv1.OperatorServiceClient) map[string]func() (proto.Message, error) {
 		return map[string]func() (proto.Message, error){
 			"ListResources": func() (proto.Message, error) { return op.ListResources(ctx, &operatorv1.ListResourcesRequest{}) },
-			"GetResource":   func() (proto.Message, error) { return op.GetResource(ctx, &operatorv1.GetResourceRequest{Name: "readme"}) },
-			"CheckFiles":    func() (proto.Message, error) { return op.CheckFiles(ctx, &operatorv1.CheckFilesRequest{}) },
-			"ListGrants":    func() (proto.Message, error) { return op.ListGrants(ctx, &operatorv1.ListGrantsRequest{All: true}) },
-			"ListSubjects":  func() (proto.Message, error) { return op.ListSubjects(ctx, &operatorv1.ListSubjectsRequest{}) },
-			"ListRuns":      func() (proto.Message, error) { return op.ListRuns(ctx, &operatorv1.ListRunsRequest{Ended: true}) },
-			"Status":        func() (proto.Message, error) { return op.Status(ctx, &operatorv1.StatusRequest{}) },
-			"ListDenials":   func() (proto.Message, error) { return op.ListDenials(ctx, &operatorv1.ListDenialsRequest{}) },
+			"GetResource": func() (proto.Message, error) {
+				return op.GetResource(ctx, &operatorv1.GetResourceRequest{Name: "readme"})
+			},
+			"CheckFiles":   func() (proto.Message, error) { return op.CheckFiles(ctx, &operatorv1.CheckFilesRequest{}) },
+			"ListGrants":   func() (proto.Message, error) { return op.ListGrants(ctx, &operatorv1.ListGrantsRequest{All: true}) },
+			"ListSubjects": func() (proto.Message, error) { return op.ListSubjects(ctx, &operatorv1.ListSubjectsRequest{}) },
+			"ListRuns":     func() (proto.Message, error) { return op.ListRuns(ctx, &operatorv1.ListRunsRequest{Ended: true}) },
+			"Status":       func() (proto.Message, error) { return op.Status(ctx, &operatorv1.StatusRequest{}) },
+			"ListDenials":  func() (proto.Message, error) { return op.ListDenials(ctx, &operatorv1.ListDenialsRequest{}) },
 			"Export": func() (proto.Message, error) {
 				return op.Export(ctx, &operatorv1.ExportRequest{All: true, WithPins: true})
 			},
@@ -199,13 +201,34 @@ func TestPersonalIsHiddenFromOtherOperators(t *testing.T) {
 
 	// Whatever names it is answered as if nothing had the name.
 	for verb, call := range map[string]func(name string) error{
-		"show":   func(name string) error { _, err := theirs.GetResource(ctx, &operatorv1.GetResourceRequest{Name: name}); return err },
-		"get":    func(name string) error { _, err := theirs.GetSecret(ctx, &operatorv1.GetSecretRequest{Name: name}); return err },
-		"revert": func(name string) error { _, err := theirs.RevertSecret(ctx, &operatorv1.RevertSecretRequest{Name: name, To: 1}); return err },
-		"check":  func(name string) error { _, err := theirs.CheckFiles(ctx, &operatorv1.CheckFilesRequest{Names: []string{name}}); return err },
-		"repin":  func(name string) error { _, err := theirs.RepinFile(ctx, &operatorv1.RepinFileRequest{Name: name}); return err },
-		"remove": func(name string) error { _, err := theirs.RemoveResource(ctx, &operatorv1.RemoveResourceRequest{Name: name}); return err },
-		"purge":  func(name string) error { _, err := theirs.RemoveResource(ctx, &operatorv1.RemoveResourceRequest{Name: name, Purge: true}); return err },
+		"show": func(name string) error {
+			_, err := theirs.GetResource(ctx, &operatorv1.GetResourceRequest{Name: name})
+			return err
+		},
+		"get": func(name string) error {
+			_, err := theirs.GetSecret(ctx, &operatorv1.GetSecretRequest{Name: name})
+			return err
+		},
+		"revert": func(name string) error {
+			_, err := theirs.RevertSecret(ctx, &operatorv1.RevertSecretRequest{Name: name, To: 1})
+			return err
+		},
+		"check": func(name string) error {
+			_, err := theirs.CheckFiles(ctx, &operatorv1.CheckFilesRequest{Names: []string{name}})
+			return err
+		},
+		"repin": func(name string) error {
+			_, err := theirs.RepinFile(ctx, &operatorv1.RepinFileRequest{Name: name})
+			return err
+		},
+		"remove": func(name string) error {
+			_, err := theirs.RemoveResource(ctx, &operatorv1.RemoveResourceRequest{Name: name})
+			return err
+		},
+		"purge": func(name string) error {
+			_, err := theirs.RemoveResource(ctx, &operatorv1.RemoveResourceRequest{Name: name, Purge: true})
+			return err
+		},
 		"grant": func(name string) error {
 			_, err := theirs.CreateGrants(ctx, &operatorv1.CreateGrantsRequest{Subject: "worker", Capabilities: []string{"read:" + name}})
 			return err

@@ -1,15 +1,16 @@
 package daemon
 
 import (
+	"subjectbroker/grants"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	"subjectbroker/proto/wire"
 )
 
 // report says what holds for a run: only what was probed, never what is
-// configured.
+// configured. Agents read it: it names no command, path or cause.
 func (d *Daemon) report(r *run) *brokerv1.ReportResponse {
 	state, _ := d.auditHealth()
-	return &brokerv1.ReportResponse{
+	m := &brokerv1.ReportResponse{
 		DaemonVersion: d.version, Platform: platform(), Api: wire.API, Subject: r.subject, RunId: r.id, Tier: r.tier.String(), Profile: r.profile.Name,
 		KeySource: d.vault.KeyKind(), AuditState: state,
 		Covered: []string{
@@ -18,10 +19,36 @@ func (d *Daemon) report(r *run) *brokerv1.ReportResponse {
 			"No content is released before its audit entry is durable.",
 			"Content is sealed at rest.",
 		},
-		NotProvided: []string{
-			"Separation from a hostile process of the same user: it could claim another subject, or read the key, without any entry.",
-			"Approval by a person: what needs it is denied.",
-			"Use of a credential without showing it.",
-		},
 	}
+	if r.profile.Name != "" {
+		m.Covered = append(m.Covered, "What no tool of the profile needs is denied, whatever was granted.")
+	}
+	covered, notProvided := boundaries(r.tier)
+	m.Covered = append(m.Covered, covered...)
+	m.NotProvided = append(notProvided,
+		"Approval by a person: what needs it is denied.",
+		"Use of a credential without showing it.",
+	)
+	return m
+}
+
+// boundaries is what holds, and what does not, between a run of that tier and the
+// other processes of the machine.
+func boundaries(tier grants.Tier) (covered, notProvided []string) {
+	const (
+		tree  = "Every process of this launch is this subject, whatever it claims, and ends with the launch."
+		apart = "The broker's files, its keys and its log, the operator's verbs and the processes outside of this launch are out of reach."
+		files = "Other files: what is left in them may be read or run by somebody outside of this launch."
+	)
+	switch tier {
+	case grants.Bound:
+		return []string{tree, apart}, []string{files}
+	case grants.Sandboxed:
+		return []string{tree, apart, "No file outside of the workspace can be changed, and none but the system's can be read."},
+			[]string{"The files of the workspace: what is left in them may be read or run by somebody outside of this launch."}
+	case grants.Separate:
+		return []string{"This subject runs under an account of its own: the kernel keeps it from the broker's files, keys and processes."},
+			[]string{"Separation of the processes of this account from each other: all of them are this subject."}
+	}
+	return nil, []string{"Separation from a hostile process of the same user: it could claim another subject, or read the key, without any entry."}
 }
