@@ -119,6 +119,10 @@ func TestLaunchIsNoOperator(t *testing.T) {
 func TestLaunchIsProbed(t *testing.T) {
 	d := daemontest.Start(t)
 	d.AddSubject("worker")
+	tmux := fmt.Sprintf("/tmp/tmux-%d", os.Geteuid())
+	if err := os.Mkdir(tmux, 0o700); err == nil {
+		t.Cleanup(func() { _ = os.Remove(tmux) })
+	}
 	work := daemontest.NewHome(t)
 	twice := daemontest.NewHome(t)
 	for _, c := range []struct {
@@ -135,6 +139,7 @@ func TestLaunchIsProbed(t *testing.T) {
 		{"the home is visible elsewhere", daemontest.TreeOptions{Alias: twice}, "it is at " + twice},
 		{"the broker's socket can be replaced", daemontest.TreeOptions{OpenBroker: true}, "a read-only directory of the broker's socket"},
 		{"no broker's socket", daemontest.TreeOptions{NoBroker: true}, "the directory of the broker's socket"},
+		{"doors out of the tree", daemontest.TreeOptions{ShowRuntime: true}, "a view without "},
 		{"not alone", daemontest.TreeOptions{Crowded: true}, "a first process that is alone"},
 		{"an open view", daemontest.TreeOptions{Workspace: work, OpenView: true}, "a closed view"},
 	} {
@@ -164,6 +169,21 @@ func TestLaunchIsProbed(t *testing.T) {
 
 func refusedLaunches(d *daemontest.Daemon) []verify.Entry {
 	return slices.DeleteFunc(d.Entries("launch.open"), func(e verify.Entry) bool { return e.Decision == "allow" })
+}
+
+// Sockets outside the home: the operator's is looked for there too.
+func TestLaunchIsProbedOutsideTheHome(t *testing.T) {
+	d := daemontest.StartWith(t, daemontest.Options{SocketDir: daemontest.NewHome(t)})
+	d.AddSubject("worker")
+	_, launch := d.OpenTree("worker", daemontest.TreeOptions{})
+	equal(t, "with all covered", launch.GetState(), "open")
+	options := daemontest.TreeOptions{Places: d.Places, ShowOperator: true}
+	tree := daemontest.NewTree(t, options)
+	_, err := d.Operator().OpenLaunch(t.Context(), tree.Request("worker", options))
+	equal(t, "with the operator's socket", daemontest.Reason(err), wire.PlatformUnsupported)
+	if !strings.Contains(fmt.Sprint(err), "a view without "+filepath.Join(d.SocketDir, "operator")) {
+		t.Errorf("it says %v", err)
+	}
 }
 
 // Only a child of the caller's becomes a launch, and only once.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -92,6 +93,7 @@ func StartTree(options TreeOptions) (*Tree, error) {
 	}
 	tree.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: flags, Pdeathsig: syscall.SIGKILL,
+		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN}, // else an ordinary uid has none after exec
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}},
 	}
@@ -217,6 +219,10 @@ func obey() (int, error) {
 	}
 	var command treeCommand
 	if err := json.NewDecoder(bytes.NewReader(line)).Decode(&command); err != nil {
+		return 0, err
+	}
+	runtime.LockOSThread() // which starts the command, without this process's rights over its mounts
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return 0, err
 	}
 	cmd := exec.CommandContext(context.Background(), command.Argv[0], command.Argv[1:]...)
