@@ -19,19 +19,27 @@ var passed = []string{
 // of which later ones win.
 func Environ(environ, keep, added []string) []string {
 	var env []string
-	set := func(pair string) {
-		name, _, _ := strings.Cut(pair, "=")
-		env = slices.DeleteFunc(env, func(have string) bool { return strings.HasPrefix(have, name+"=") })
-		env = append(env, pair)
-	}
 	for _, pair := range environ {
 		name, _, ok := strings.Cut(pair, "=")
 		if ok && (slices.Contains(passed, name) || slices.Contains(keep, name) || strings.HasPrefix(name, "LC_")) {
-			set(pair)
+			env = append(env, pair)
 		}
 	}
-	for _, pair := range added {
-		set(pair)
+	return lastWins(append(env, added...))
+}
+
+// lastWins leaves one value of each variable. Programs differ in which of two
+// they take.
+func lastWins(environ []string) []string {
+	seen := map[string]bool{}
+	var env []string
+	for _, pair := range slices.Backward(environ) {
+		name, _, _ := strings.Cut(pair, "=")
+		if !seen[name] {
+			seen[name] = true
+			env = append(env, pair)
+		}
 	}
+	slices.Reverse(env)
 	return env
 }

@@ -98,7 +98,7 @@ type Command struct {
 	// Dir is the working directory, as seen inside. Empty means the caller's, or
 	// a sandbox's workspace when the caller's is not visible there.
 	Dir string
-	// Env is the whole environment: see Environ.
+	// Env is the whole environment: see Environ. Of two values the later counts.
 	Env []string
 	// Handed is more of it, NAME=value each, in memory that the caller wipes: Go
 	// makes no other copy in this process.

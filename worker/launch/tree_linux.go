@@ -200,6 +200,7 @@ func (t *Tree) PID() int { return t.process.Pid }
 // and fs.ErrPermission are kept, as a shell's exit codes 127 and 126 need. The
 // tree is still there then, and only Kill is left to do.
 func (t *Tree) Go(cmd Command) error {
+	cmd.Env = lastWins(cmd.Env)
 	order := order{Run: &run{Command: cmd}}
 	term := newRelay(t.stdio)
 	if term != nil {

@@ -6,8 +6,6 @@
 // at most a few bytes of what they reach, change nothing, and tell no content.
 package probe
 
-import "context"
-
 // Status is what a probe came to.
 type Status string
 
@@ -19,25 +17,32 @@ const (
 
 // Probe is one thing that was tried.
 type Probe struct {
-	ID     string `json:"id"`     // short, dotted, stable: "userns", "home.direct"
-	Status Status `json:"status"` //
-	Tried  string `json:"tried"`  // what was done, a short phrase
-	Words  string `json:"words"`  // what came of it, a short sentence without a full stop
+	ID     string `json:"id"` // short, dotted, stable: "userns", "home.direct"
+	Status Status `json:"status"`
+	Tried  string `json:"tried"` // what was done, a short phrase
+	Words  string `json:"words"` // what came of it, a short sentence without a full stop
 }
 
 // Target is what attacks are aimed at. Empty fields leave their attacks out.
 type Target struct {
-	Home      string   // the broker's home
+	Home      string   // the broker's home, absolute
 	SocketDir string   // holds operator/; empty means Home/run
-	DaemonPID int      // the daemon's pid outside, 0 when unknown
+	DaemonPID int      // the daemon's pid as the machine counts, 0 when unknown
 	Workspace string   // a directory that may be written; for links
 	Files     []string // files outside a sandbox's workspace that it must not read
 }
 
-// Here returns the facts about this machine and kernel, in a fixed order.
-func Here(ctx context.Context) []Probe { return nil }
+// result is the probe with what came of it.
+func (p Probe) result(held bool, words string) Probe {
+	p.Status, p.Words = NotHeld, words
+	if held {
+		p.Status = Held
+	}
+	return p
+}
 
-// Attacks makes every attack on target from where this process stands, in a
-// fixed order. The ids are the same inside and outside a tree, so that the
-// control without protection is the same code.
-func Attacks(ctx context.Context, target Target) []Probe { return nil }
+// unknown is the probe when it could not be made.
+func (p Probe) unknown(words string) Probe {
+	p.Status, p.Words = Unknown, words
+	return p
+}
