@@ -63,6 +63,9 @@ func probeTiers(ctx context.Context, places client.Places) []probe {
 	if marker, inside := launch.Inside(); inside {
 		return append(probes, probe{"tier " + tierBound, probeWarn, fmt.Sprintf("this is inside a launch of %s: what a machine provides is seen from outside", marker.Subject), ""})
 	}
+	if uid, foreign := foreignDaemon(places.SocketDir); foreign {
+		return append(probes, judgeForeign(uid)...)
+	}
 	ctx, cancel := context.WithTimeout(ctx, machinePatience)
 	defer cancel()
 	scratch, err := os.MkdirTemp("", "sbctl-doctor-")
@@ -78,20 +81,22 @@ func probeTiers(ctx context.Context, places client.Places) []probe {
 		return append(probes, probe{"tier " + tierBound, probeWarn, "could not be tried: " + err.Error(), ""})
 	}
 	defer null.Close()
-	uid, foreign := foreignDaemon(places.SocketDir)
 	config := launch.Config{Home: places.Home, SocketDir: places.SocketDir, Stdin: null, Stdout: null, Stderr: null}
 	probes = append(probes, judgeTier(tierBound, launch.Check(ctx, config),
 		`holds: an empty tree was built in which the home, the operator's socket and other processes are covered; "sbctl conformance" attacks one`))
 	config.Sandbox, config.Workspace = true, filepath.Join(scratch, "workspace")
-	probes = append(probes, judgeTier(tierSandboxed, launch.Check(ctx, config),
+	return append(probes, judgeTier(tierSandboxed, launch.Check(ctx, config),
 		"holds: an empty tree was built that has its workspace and, to read, the system, with Landlock on top"))
-	if foreign {
-		for i := range probes[1:] {
-			probes[1+i].Summary += fmt.Sprintf("; but a launch needs sbctl and sbd under one uid, and is refused by a daemon of uid %d", uid)
-			probes[1+i].Status = probeWarn
-		}
+}
+
+// judgeForeign is what the tiers of launches come to with a daemon of another
+// uid, whatever the machine provides.
+func judgeForeign(uid uint32) []probe {
+	why := fmt.Sprintf("not with this daemon: a launch needs sbctl and sbd under one uid, and it has uid %d", uid)
+	return []probe{
+		passed("tier "+tierBound, "%s; a subject with a uid of its own has what bound demands", why),
+		{"tier " + tierSandboxed, probeWarn, why, ""},
 	}
-	return probes
 }
 
 // scratchPlaces makes what a tree needs to see of a broker, where there is no

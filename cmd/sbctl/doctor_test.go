@@ -131,6 +131,12 @@ func TestTiersAreJudged(t *testing.T) {
 	if got[0].Status != probeFail || !strings.HasSuffix(got[0].Summary, "; demanded by worker") || got[1].Status != probeOK {
 		t.Errorf("%+v", got)
 	}
+	// With a daemon of another uid a sandbox cannot be had, and so not be demanded.
+	got = judgeForeign(1502)
+	demanded(got, &operatorv1.StatusResponse{Probes: []*operatorv1.Probe{{Name: "demands-bound", Summary: "x"}, {Name: "demands-sandboxed", Summary: "y"}}})
+	if got[0].Status != probeOK || got[1].Status != probeFail {
+		t.Errorf("%+v", got)
+	}
 	if p := judgeTier(tierBound, errors.New("no memory"), "holds"); p.Status != probeWarn || !strings.Contains(p.Summary, "could not be tried") {
 		t.Errorf("%+v", p)
 	}

@@ -229,6 +229,9 @@ func (a *app) importValues(ctx context.Context, job importJob) error {
 		if after, err = job.after(references); err != nil { // before anything is sealed
 			return fail(err, "%s", job.doing)
 		}
+		if err := job.file.Replaceable(); err != nil {
+			return agentFailure(err, job.doing)
+		}
 	}
 	view := importView{File: job.file.Path(), DryRun: job.dryRun, Items: job.items, Grants: []string{}, Copies: []string{}, Rotate: names(job.items)}
 	if job.dryRun || len(references) == 0 {

@@ -56,6 +56,18 @@ func (f *File) Mode() fs.FileMode { return f.found.Mode().Perm() }
 // else wrote the file meanwhile, and nothing was changed.
 func (f *File) Replace(text []byte) error { return f.write(text, f.Mode()) }
 
+// Replaceable says whether Replace could write, as far as that can be tried
+// without doing it.
+func (f *File) Replaceable() error {
+	temp, err := f.temp(filepath.Dir(f.path))
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", f.path, err)
+	}
+	temp.Close()
+	os.Remove(temp.Name())
+	return f.unchanged()
+}
+
 // Wipe overwrites what was read.
 func (f *File) Wipe() { clear(f.before) }
 
@@ -162,7 +174,7 @@ func (f *file) write(text []byte, newMode fs.FileMode) (err error) {
 	} else if err := os.MkdirAll(dir, dirMode(newMode)); err != nil {
 		return fmt.Errorf("writing %s: %w", f.path, err)
 	}
-	temp, err := os.CreateTemp(dir, "."+filepath.Base(f.path)+".*")
+	temp, err := f.temp(dir)
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", f.path, err)
 	}
@@ -172,9 +184,6 @@ func (f *file) write(text []byte, newMode fs.FileMode) (err error) {
 			os.Remove(temp.Name())
 		}
 	}()
-	if err := f.keepGroup(temp); err != nil {
-		return fmt.Errorf("writing %s: %w", f.path, err)
-	}
 	if err := fill(temp, text, mode); err != nil {
 		return fmt.Errorf("writing %s: %w", f.path, err)
 	}
@@ -191,6 +200,20 @@ func (f *file) write(text []byte, newMode fs.FileMode) (err error) {
 func dirMode(file fs.FileMode) fs.FileMode {
 	readers := file & 0o044
 	return 0o700 | readers | readers>>2
+}
+
+// temp makes the file that is to take the place of f, empty.
+func (f *file) temp(dir string) (*os.File, error) {
+	temp, err := os.CreateTemp(dir, "."+filepath.Base(f.path)+".*")
+	if err != nil {
+		return nil, err
+	}
+	if err := f.keepGroup(temp); err != nil {
+		temp.Close()
+		os.Remove(temp.Name())
+		return nil, fmt.Errorf("its group cannot be kept: %w", err)
+	}
+	return temp, nil
 }
 
 // keepGroup gives temp the group of the file it replaces; its owner it has.
