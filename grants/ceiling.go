@@ -38,30 +38,32 @@ func NewCeiling(p Profile, tools []Tool) *Ceiling {
 			c.add(p.Approval, t)
 		}
 	}
+	// What no person needs to approve comes first, so that it is found first.
+	for _, list := range c.within {
+		slices.SortStableFunc(list, func(a, b requirement) int {
+			switch {
+			case a.gated == b.gated:
+				return 0
+			case b.gated:
+				return -1
+			}
+			return 1
+		})
+	}
 	return c
 }
 
 func (c *Ceiling) add(approval Approval, t Tool) {
 	gated := t.Gate || approval == ApprovalAlways || approval == ApprovalAuto && t.Approval
 	for _, p := range t.Requires {
-		c.require(requirement{pattern: p, tool: t.Name, gated: gated})
+		if int(p.Action) < actionCount {
+			c.within[p.Action] = append(c.within[p.Action], requirement{pattern: p, tool: t.Name, gated: gated})
+		}
 	}
 	if !IsBuiltin(t.Name) {
-		c.require(requirement{pattern: Pattern{Action: Call, Object: t.Name}, tool: t.Name, call: true, gated: gated})
+		call := requirement{pattern: Pattern{Action: Call, Object: t.Name}, tool: t.Name, call: true, gated: gated}
+		c.within[Call] = append(c.within[Call], call)
 	}
-}
-
-// require puts what no person needs to approve first, so that it is found first.
-func (c *Ceiling) require(r requirement) {
-	if int(r.pattern.Action) >= actionCount {
-		return
-	}
-	list := &c.within[r.pattern.Action]
-	at := slices.IndexFunc(*list, func(r requirement) bool { return r.gated })
-	if at < 0 || r.gated {
-		at = len(*list)
-	}
-	*list = slices.Insert(*list, at, r)
 }
 
 // Covers reports whether a run under c can reach capability, if its grants allow

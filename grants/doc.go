@@ -5,6 +5,9 @@
 // several allows exactly one is charged, always the same one. A denial does the
 // same lookups whether or not the thing that was asked for exists.
 //
+// A run under a [Profile] has a [Ceiling], which is fixed when the run opens and
+// only takes away: inside it the subject's grants are judged live.
+//
 // It is pure. There is no I/O, no clock and no counter in here: the time, the
 // tier of the run and the number of past uses come in with each [Request], and
 // a [Decision] comes out. [Explain] is the same evaluator as [Decide] with

@@ -56,14 +56,7 @@ func EncodeSubject(s Subject) ([]byte, error) {
 // be written byte for byte the same is refused.
 func DecodeSubject(row []byte) (Subject, error) {
 	var decoded subjectRow
-	if err := decodeRow(row, &decoded); err != nil {
-		return Subject{}, fmt.Errorf("decoding subject: %w", err)
-	}
-	again, err := EncodeSubject(decoded.Subject)
-	if err := sameRow(row, again, err); err != nil {
-		return Subject{}, fmt.Errorf("decoding subject: %w", err)
-	}
-	return decoded.Subject, nil
+	return decodeRow("subject", row, &decoded, &decoded.Subject, EncodeSubject)
 }
 
 // EncodeGrant returns the row that [DecodeGrant] reads. The same grant gives the
@@ -80,14 +73,7 @@ func EncodeGrant(g Grant) ([]byte, error) {
 // written byte for byte the same is refused.
 func DecodeGrant(row []byte) (Grant, error) {
 	var decoded grantRow
-	if err := decodeRow(row, &decoded); err != nil {
-		return Grant{}, fmt.Errorf("decoding grant: %w", err)
-	}
-	again, err := EncodeGrant(decoded.Grant)
-	if err := sameRow(row, again, err); err != nil {
-		return Grant{}, fmt.Errorf("decoding grant: %w", err)
-	}
-	return decoded.Grant, nil
+	return decodeRow("grant", row, &decoded, &decoded.Grant, EncodeGrant)
 }
 
 // EncodeProfile returns the row that [DecodeProfile] reads. The same profile
@@ -103,14 +89,7 @@ func EncodeProfile(p Profile) ([]byte, error) {
 // be written byte for byte the same is refused.
 func DecodeProfile(row []byte) (Profile, error) {
 	var decoded profileRow
-	if err := decodeRow(row, &decoded); err != nil {
-		return Profile{}, fmt.Errorf("decoding profile: %w", err)
-	}
-	again, err := EncodeProfile(decoded.Profile)
-	if err := sameRow(row, again, err); err != nil {
-		return Profile{}, fmt.Errorf("decoding profile: %w", err)
-	}
-	return decoded.Profile, nil
+	return decodeRow("profile", row, &decoded, &decoded.Profile, EncodeProfile)
 }
 
 // EncodeTool returns the row that [DecodeTool] reads. The same tool gives the
@@ -126,34 +105,26 @@ func EncodeTool(t Tool) ([]byte, error) {
 // written byte for byte the same is refused.
 func DecodeTool(row []byte) (Tool, error) {
 	var decoded toolRow
-	if err := decodeRow(row, &decoded); err != nil {
-		return Tool{}, fmt.Errorf("decoding tool: %w", err)
-	}
-	again, err := EncodeTool(decoded.Tool)
-	if err := sameRow(row, again, err); err != nil {
-		return Tool{}, fmt.Errorf("decoding tool: %w", err)
-	}
-	return decoded.Tool, nil
+	return decodeRow("tool", row, &decoded, &decoded.Tool, EncodeTool)
 }
 
-// decodeRow is only the first half of a strict reader. encoding/json matches
-// keys without case, takes the last of two, and replaces invalid UTF-8; all of
-// that is caught by [sameRow].
-func decodeRow(row []byte, into any) error {
+// decodeRow reads row into decoded, of which value is what encode writes.
+// encoding/json alone is no strict reader: it matches keys without case, takes the
+// last of two, and replaces invalid UTF-8. That the value is written as it was
+// read catches all of that.
+func decodeRow[T any](what string, row []byte, decoded any, value *T, encode func(T) ([]byte, error)) (T, error) {
+	var none T
 	decoder := json.NewDecoder(bytes.NewReader(row))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return errRow // the decoder's own words may quote the row
+	if decoder.Decode(decoded) != nil { // its own words may quote the row
+		return none, fmt.Errorf("decoding %s: %w", what, errRow)
 	}
-	return nil
-}
-
-func sameRow(row, again []byte, err error) error {
+	again, err := encode(*value)
+	if err == nil && !bytes.Equal(row, again) {
+		err = errRow
+	}
 	if err != nil {
-		return err
+		return none, fmt.Errorf("decoding %s: %w", what, err)
 	}
-	if !bytes.Equal(row, again) {
-		return errRow
-	}
-	return nil
+	return *value, nil
 }

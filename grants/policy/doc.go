@@ -1,6 +1,7 @@
 // Package policy reads and writes the document that sbctl apply and export
-// exchange with the daemon: resources, subjects and grants as one strict YAML
-// file (docs/policy.md).
+// exchange with the daemon: resources, subjects, profiles, tools and grants as one
+// strict YAML file (docs/policy.md). It reads SubjectBroker's own policy files as
+// well, with the same parser ([ImportSubjectBroker]).
 //
 // It protects the running policy from a file that says something else than its
 // author believes. YAML lets a document mean several things at once; here each
