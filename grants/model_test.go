@@ -65,6 +65,7 @@ func (run *modelRun) judge(c Capability) (cause Cause, gated bool) {
 			asks = true
 		case ApprovalAuto:
 			asks = asks || t.Approval
+		case ApprovalNever:
 		}
 		gated = gated && asks
 	}
