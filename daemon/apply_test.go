@@ -34,6 +34,7 @@ func TestApplyAndExport(t *testing.T) {
 	write(t, filepath.Join(folder, "README.md"), "the readme")
 	d := daemontest.Start(t)
 
+	d.Authenticate() // the document raises a minimum tier
 	dry := applyTo(t, d, &operatorv1.ApplyRequest{Document: []byte(laptop), HomeDir: folder, DryRun: true})
 	equal(t, "changes of a dry run", len(dry.GetChanges()), 7)
 	equal(t, "subjects after a dry run", d.Status().GetSubjects(), 0)
@@ -65,6 +66,7 @@ func TestApplyAndExport(t *testing.T) {
 	equal(t, "exported after a restart", export(t, d, &operatorv1.ExportRequest{HomeDir: folder}), first)
 
 	other := daemontest.Start(t)
+	other.Authenticate()
 	applyTo(t, other, &operatorv1.ApplyRequest{Document: []byte(first), HomeDir: folder})
 	equal(t, "exported elsewhere", export(t, other, &operatorv1.ExportRequest{HomeDir: folder}), first)
 	equal(t, "the declared one there", other.Open("worker").Refused("declared"), wire.AccessDenied)
@@ -74,7 +76,9 @@ func TestApplyAndExport(t *testing.T) {
 
 	write(t, filepath.Join(folder, "README.md"), "another readme")
 	equal(t, "the changed file", other.Open("worker").Refused("readme"), wire.ResourceChanged)
-	_, err = daemontest.Start(t).Operator().Apply(t.Context(), &operatorv1.ApplyRequest{Document: []byte(pinned), HomeDir: folder})
+	third := daemontest.Start(t)
+	third.Authenticate()
+	_, err = third.Operator().Apply(t.Context(), &operatorv1.ApplyRequest{Document: []byte(pinned), HomeDir: folder})
 	equal(t, "a pin that the file does not have", daemontest.Reason(err), wire.InvalidArgument)
 }
 
