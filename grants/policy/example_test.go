@@ -2,8 +2,11 @@ package policy
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
+
+	"subjectbroker/grants"
 )
 
 // example is a block of YAML in the policy reference.
@@ -52,4 +55,68 @@ func TestExamplesInThePolicyReference(t *testing.T) {
 	if refused < 3 {
 		t.Errorf("only %d refused examples were found", refused)
 	}
+}
+
+// answers are the rows of the page's table of questions under a profile.
+var answers = regexp.MustCompile("(?m)^\\| `([^`]+)`, `([^`]+)` \\| `?([A-Za-z_]+)`? \\|")
+
+func TestAnswersInThePolicyReference(t *testing.T) {
+	page, err := os.ReadFile("../../docs/policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "## Profiles and tools")
+	d, err := Parse([]byte(examples(section)[0].text), Env{Now: noon})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := setOf(t, d)
+	rows := answers.FindAllStringSubmatch(section, -1)
+	for _, row := range rows {
+		capability, err := grants.ParseCapability(row[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		ceiling, _ := set.Ceiling(row[2])
+		r := grants.Request{
+			Subject: "worker", Capability: capability, Tier: grants.Cooperative, Profile: row[2], Ceiling: ceiling,
+			Object: grants.Object{Exists: true, HasContent: true}, Now: noon,
+		}
+		decision := grants.Decide(set, &r)
+		said := map[grants.Outcome]string{grants.Allowed: "allowed", grants.Pending: "pending", grants.Denied: string(decision.Cause)}[decision.Outcome]
+		if said != row[3] {
+			t.Errorf("%s under %s is %s, the page says %s", row[1], row[2], said, row[3])
+		}
+	}
+	if len(rows) < 6 {
+		t.Errorf("only %d answers were found", len(rows))
+	}
+}
+
+// setOf is the state that a document describes.
+func setOf(t *testing.T, d *Document) *grants.Set {
+	t.Helper()
+	set := grants.NewSet()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, s := range d.Subjects {
+		subject := grants.Subject{Name: name}
+		s.ApplyTo(&subject)
+		must(set.PutSubject(subject))
+	}
+	for _, tool := range d.Tools {
+		must(set.PutTool(tool))
+	}
+	for _, p := range d.Profiles {
+		must(set.PutProfile(p))
+	}
+	for _, g := range d.Grants {
+		g.ID = grants.NewID()
+		must(set.PutGrant(g))
+	}
+	return set
 }
