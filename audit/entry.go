@@ -20,6 +20,7 @@ import (
 //	acquire         which use of a limited grant this was, from 1
 //	list            how many names were returned
 //	run.end         how many reads the run had
+//	launch.end      how many reads the runs of the launch had
 //	suppressed      how many refusals this entry stands for
 //	recovered       how many entries could not be written
 //	audit.pruned    how many entries are gone
