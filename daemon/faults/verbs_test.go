@@ -3,6 +3,7 @@
 package faults
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -215,6 +216,25 @@ func verbs() []verb {
 				return fmt.Sprint(w.subject("applied"), w.subject("applied2"), w.access("applied", "open"))
 			},
 			before: fmt.Sprint(absent, absent, denied), after: fmt.Sprint(present, present, hello),
+		},
+		{
+			rpc: "Apply of a profile",
+			arrange: func(w *world) {
+				w.without("profiled")
+				w.AddSubject("profiled")
+			},
+			act:  func(w *world) error { return w.profile(true) },
+			look: profiled, before: absent, after: present,
+		},
+		{
+			rpc: "Apply without a profile",
+			arrange: func(w *world) {
+				w.without("profiled")
+				w.AddSubject("profiled")
+				must(w.t, w.profile(true))
+			},
+			act:  func(w *world) error { return w.profile(false) },
+			look: profiled, before: present, after: absent,
 		},
 		{
 			rpc:     "OpenLaunch",
@@ -636,4 +656,27 @@ func TestVerbsAreAll(t *testing.T) {
 			t.Errorf("%s is no call of the operator's service", rpc)
 		}
 	}
+}
+
+// profile applies a document that has a profile and a tool, or had them.
+func (w *world) profile(has bool) error {
+	document := "version: 1\nowner: profiles\n"
+	if has {
+		document += "tools: {github/create_issue: {requires: ['use:token']}}\nprofiles: {crashed: {subject: profiled, tools: [github/create_issue]}}\n"
+	}
+	return second(w.Operator().Apply(w.t.Context(), &operatorv1.ApplyRequest{Document: []byte(document), Prune: true}))
+}
+
+// profiled says whether there is what profile made: all of it or nothing.
+func profiled(w *world) string {
+	exported, err := w.Operator().Export(w.t.Context(), &operatorv1.ExportRequest{})
+	must(w.t, err)
+	profile, tool := bytes.Contains(exported.GetDocument(), []byte("crashed:")), bytes.Contains(exported.GetDocument(), []byte("create_issue: {"))
+	switch {
+	case profile && tool:
+		return present
+	case !profile && !tool:
+		return absent
+	}
+	return string(exported.GetDocument())
 }
