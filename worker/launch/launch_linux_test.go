@@ -789,10 +789,45 @@ func TestWorkspaceIsRefused(t *testing.T) {
 		}
 	}
 	cfg := w.config()
-	cfg.Sandbox, cfg.Readable = true, []string{w.home}
-	if _, err := Describe(cfg); !errors.Is(err, ErrRefused) {
-		t.Errorf("reading what holds the home: %v", err)
+	for _, readable := range []string{w.broker, filepath.Join(w.broker, "run"), way, "/"} {
+		cfg.Sandbox, cfg.Readable = true, []string{readable}
+		if _, err := Describe(cfg); !errors.Is(err, ErrRefused) {
+			t.Errorf("reading %s: %v", readable, err)
+		}
 	}
+}
+
+// What may be read can hold the broker's home; the home is covered in it.
+func TestReadableAroundTheHome(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		cfg := w.config()
+		cfg.Sandbox, cfg.Readable = true, []string{w.home, w.program}
+		said, code := output(t, w.launch(cfg, "sh", "-c", `cat "$HOME/diary" && ! cat "$B/secret.key" && ! touch "$HOME/x" && touch "$W/x" && "$P" connect unix "$B/run/broker/broker.sock"`))
+		if code != 0 {
+			t.Errorf("%d %s", code, said)
+		}
+	})
+}
+
+// Where the kernel gives no user namespace the piece is named, and nothing
+// weaker is started.
+func TestUnsupported(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		cmd := w.launch(w.config(), "touch", filepath.Join(w.work, "started"))
+		cmd.Args = append([]string{"unshare", "-Ur", "sh", "-c", `echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"`, "sh"}, cmd.Args...)
+		path, err := exec.LookPath("unshare")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Path = path
+		said, code := output(t, cmd)
+		if code != 2 || !strings.Contains(said, "this machine does not provide user namespaces") {
+			t.Errorf("%d %s", code, said)
+		}
+		if _, err := os.Stat(filepath.Join(w.work, "started")); err == nil {
+			t.Error("the command ran")
+		}
+	})
 }
 
 func TestStartIsBounded(t *testing.T) {

@@ -388,8 +388,9 @@ func (v *view) furnish(cfg Config, environ []string) error {
 		if err != nil {
 			return fmt.Errorf("looking for what may be read: %w", err)
 		}
-		if resolved == "/" || slices.ContainsFunc(v.covers, func(c cover) bool { return c.secret && (within(resolved, c.path) || within(c.path, resolved)) }) {
-			return refuse("%s may not be read in a sandbox: the broker's home is in it, or it in the home", path)
+		// A home that is in it is covered there too.
+		if resolved == "/" || slices.ContainsFunc(v.covers, func(c cover) bool { return c.secret && within(resolved, c.path) }) {
+			return refuse("%s may not be read in a sandbox: it is the whole file system or the broker's", path)
 		}
 		shown := func(p place) bool { return (p.kind == readOnly || p.kind == readWrite) && within(resolved, p.path) }
 		if within(resolved, v.workspace) || slices.ContainsFunc(v.places, shown) {
