@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"subjectbroker/cmd/sbctl/internal/complete"
+	"subjectbroker/cmd/sbctl/internal/shellwords"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
@@ -101,7 +102,7 @@ func (consoleCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return fail(err, doing)
 		}
-		from = newPrompt(tty, func(words []string) []complete.Candidate { return c.finish(ctx, a, words) })
+		from = newPrompt(tty, func(typed []string) []complete.Candidate { return c.finish(ctx, a, typed) })
 		// An interrupt is for the line that runs, and only the end of the process is
 		// for the console.
 		ending, stop := signal.NotifyContext(context.WithoutCancel(ctx), syscall.SIGTERM)
@@ -158,29 +159,29 @@ func (c *console) run(ctx context.Context, a *app, from lines, interactive bool)
 		if err != nil {
 			return fail(err, "reading a line")
 		}
-		words, err := splitLine(line, c.home)
+		typed, err := shellwords.Split(line, c.home)
 		if err != nil {
 			code = report(a.stderr, c.opts.Output, refuse("reading the line", "%v", err))
 			continue
 		}
-		if len(words) > 0 && words[0] == "sbctl" {
-			words = words[1:]
-			if len(words) == 0 {
-				words = []string{"--help"}
+		if len(typed) > 0 && typed[0] == "sbctl" {
+			typed = typed[1:]
+			if len(typed) == 0 {
+				typed = []string{"--help"}
 			}
 		}
-		if len(words) == 0 {
+		if len(typed) == 0 {
 			continue
 		}
-		if len(words) == 1 {
-			if words[0] == "exit" || words[0] == "quit" {
+		if len(typed) == 1 {
+			if typed[0] == "exit" || typed[0] == "quit" {
 				break
 			}
-			if words[0] == "help" {
-				words = []string{"--help"}
+			if typed[0] == "help" {
+				typed = []string{"--help"}
 			}
 		}
-		if got := c.line(ctx, a, words, interactive); got != wire.ExitDone {
+		if got := c.line(ctx, a, typed, interactive); got != wire.ExitDone {
 			code = got
 		}
 		if !interactive && ctx.Err() != nil {
@@ -195,14 +196,14 @@ func (c *console) run(ctx context.Context, a *app, from lines, interactive bool)
 
 // line runs one line in this process, over the connection of a, and returns its
 // exit code.
-func (c *console) line(ctx context.Context, a *app, words []string, interactive bool) int {
+func (c *console) line(ctx context.Context, a *app, typed []string, interactive bool) int {
 	if interactive {
 		var stop context.CancelFunc
 		ctx, stop = signal.NotifyContext(ctx, os.Interrupt)
 		defer stop()
 	}
 	verb := &app{stdin: taken{}, stdout: a.stdout, stderr: a.stderr, now: a.now, tty: a.tty, conn: a.conn, console: c}
-	code := verb.perform(ctx, words)
+	code := verb.perform(ctx, typed)
 	if verb.conn != nil { // some lines let go of it when they need it no more
 		a.conn = verb.conn
 	}
@@ -213,9 +214,9 @@ func (c *console) line(ctx context.Context, a *app, words []string, interactive 
 	return code
 }
 
-// finish are the candidates for the last of words: as in a shell, from the grammar
+// finish are the candidates for the last of the words that were typed: as in a shell, from the grammar
 // and from the daemon when it answers soon.
-func (c *console) finish(ctx context.Context, a *app, words []string) []complete.Candidate {
+func (c *console) finish(ctx context.Context, a *app, typed []string) []complete.Candidate {
 	ctx, cancel := context.WithTimeout(ctx, completePatience)
 	defer cancel()
 	asks := &app{
@@ -226,7 +227,7 @@ func (c *console) finish(ctx context.Context, a *app, words []string) []complete
 	if err != nil {
 		return nil
 	}
-	found := complete.Words(parser.Model.Node, words, asks.names(ctx))
+	found := complete.Words(parser.Model.Node, typed, asks.names(ctx))
 	if asks.conn != nil {
 		a.conn = asks.conn
 	}

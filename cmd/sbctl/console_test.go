@@ -8,94 +8,32 @@ import (
 	"pgregory.net/rapid"
 
 	"subjectbroker/cmd/sbctl/internal/complete"
+	"subjectbroker/cmd/sbctl/internal/shellwords"
 )
-
-func TestSplitLine(t *testing.T) {
-	for _, test := range []struct {
-		line string
-		want []string
-	}{
-		{"", nil},
-		{"   ", nil},
-		{"# a comment", nil},
-		{"subject list # and a comment", []string{"subject", "list"}},
-		{"  grant\tworker  read:docs.* ", []string{"grant", "worker", "read:docs.*"}},
-		{"a#b", []string{"a#b"}},
-		{`'a b' "c d" e\ f ''`, []string{"a b", "c d", "e f", ""}},
-		{`a'b'"c"d`, []string{"abcd"}},
-		{`'$x | y' "a \"b\" \\ \$"`, []string{"$x | y", `a "b" \ $`}},
-		{`"it's"`, []string{"it's"}},
-		{"~/notes ~ a~/b '~/c'", []string{"/home/me/notes", "~", "a~/b", "~/c"}},
-	} {
-		got, err := splitLine(test.line, "/home/me")
-		if err != nil {
-			t.Errorf("%q: %v", test.line, err)
-		}
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%q: (-want +got)\n%s", test.line, diff)
-		}
-	}
-	for line, want := range map[string]string{
-		"a | b":      `quote '|'`,
-		"a > b":      `quote '>'`,
-		"a; b":       `quote ';'`,
-		"a & b":      `quote '&'`,
-		"$HOME":      `quote '$'`,
-		"`id`":       "quote '`'",
-		`"$HOME"`:    `write '$' in single quotes`,
-		`'a`:         "a quote is not closed",
-		`"a`:         "a quote is not closed",
-		`a\`:         "a backslash stands at the end",
-		"(a)":        `quote '('`,
-		"cat < file": `quote '<'`,
-	} {
-		if got, err := splitLine(line, ""); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q is %q, %v; want %s", line, got, err, want)
-		}
-	}
-}
 
 // What is quoted for a shell is the same word in the console: a fix that why
 // shows can be pasted into either.
 func TestQuotedWordsSurvive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		words := rapid.SliceOfN(rapid.StringMatching(`[ -~äé\t]{0,12}`), 1, 6).Draw(t, "words")
+		typed := rapid.SliceOfN(rapid.StringMatching(`[ -~äé\t]{0,12}`), 1, 6).Draw(t, "words")
 		var quoted []string
-		for _, word := range words {
+		for _, word := range typed {
 			quoted = append(quoted, shellQuote(word))
 		}
-		got, err := splitLine(strings.Join(quoted, " "), "/home/me")
+		got, err := shellwords.Split(strings.Join(quoted, " "), "/home/me")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(words, got); diff != "" {
+		if diff := cmp.Diff(typed, got); diff != "" {
 			t.Fatalf("(-want +got)\n%s", diff)
 		}
 	})
 }
 
-func FuzzSplitLine(f *testing.F) {
-	f.Add(`a 'b c' "d" \e # f`)
-	f.Fuzz(func(t *testing.T, line string) {
-		words, err := splitLine(line, "")
-		if err != nil {
-			return
-		}
-		var quoted []string
-		for _, word := range words {
-			quoted = append(quoted, shellQuote(word))
-		}
-		again, err := splitLine(strings.Join(quoted, " "), "")
-		if diff := cmp.Diff(words, again); err != nil || diff != "" {
-			t.Fatalf("%q: %v\n%s", line, err, diff)
-		}
-	})
-}
-
 func TestCompleteLine(t *testing.T) {
-	known := func(words []string) (found []complete.Candidate) {
+	known := func(typed []string) (found []complete.Candidate) {
 		for _, word := range []string{"subject", "subscribe", "secret", "grüße", "grün"} {
-			if strings.HasPrefix(word, words[len(words)-1]) {
+			if strings.HasPrefix(word, typed[len(typed)-1]) {
 				found = append(found, complete.Candidate{Word: word})
 			}
 		}

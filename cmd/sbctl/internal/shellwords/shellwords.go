@@ -1,4 +1,9 @@
-package main
+// Package shellwords splits a line of the console into words.
+//
+// It protects from believing that something worked which did not: a line that a
+// shell would act on, with a pipe or a variable, is refused and not taken
+// literally.
+package shellwords
 
 import (
 	"errors"
@@ -10,12 +15,10 @@ import (
 // errUnfinished is a line that ends within quotes.
 var errUnfinished = errors.New("a quote is not closed")
 
-// splitLine splits a line of the console into words. Quotes and backslashes mean
-// what they mean in a shell, # before a word begins a comment, and ~/ at the
-// beginning of a word is the home directory. Everything else that a shell would
-// act on is refused and not taken literally: nobody should believe that a pipe or
-// a variable worked.
-func splitLine(line, home string) ([]string, error) {
+// Split splits a line into words. Quotes and backslashes mean what they mean in a
+// shell, # before a word begins a comment, and ~/ at the beginning of a word is
+// home, unless that is empty.
+func Split(line, home string) ([]string, error) {
 	var words []string
 	var word strings.Builder
 	started := false
