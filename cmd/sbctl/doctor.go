@@ -69,11 +69,6 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	probes = append(probes, probeSockets(places.Home, places.SocketDir)...)
 	probes = append(probes, a.probeService(ctx)...)
 	probes = append(probes, probeMachine(ctx)...)
-	if list, err := os.ReadFile(swapFile); err == nil {
-		if swap, found := probeSwap(string(list), onEncrypted); found {
-			probes = append(probes, swap)
-		}
-	}
 	tiers := probeTiers(ctx, places)
 	asked := a.probeDaemon(ctx, tiers)
 	probes = append(append(probes, tiers...), asked...)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -34,26 +35,63 @@ const (
 // demand a tier.
 const demandsPrefix = "demands-"
 
-// probeMachine shows the facts about this kernel.
+// probeMachine shows the facts about this kernel, and about where this process
+// stands on it.
 func probeMachine(ctx context.Context) []probe {
 	ctx, cancel := context.WithTimeout(ctx, machinePatience)
 	defer cancel()
 	var probes []probe
+	list, err := os.ReadFile(swapFile)
+	swap, found := probeSwap(string(list), onEncrypted)
 	for _, fact := range machine.Here(ctx) {
-		status := probeOK
-		if fact.Status != machine.Held {
-			status = probeWarn
+		if fact.ID != swap.Name {
+			probes = append(probes, judgeFact(fact, setting))
 		}
-		summary := fact.Words
-		if summary == "" || fact.Status == machine.Unknown {
-			summary = strings.TrimSuffix(fact.Tried+": "+fact.Words, ": ")
-		}
-		if fact.Status == machine.Unknown {
-			summary = "could not be tried: " + summary
-		}
-		probes = append(probes, probe{fact.ID, status, summary, ""})
+	}
+	if err == nil && found {
+		probes = append(probes, swap)
 	}
 	return probes
+}
+
+// surroundings are facts that outside a launch are as they should be, held or
+// not.
+var surroundings = []string{"pidns", "network"}
+
+func judgeFact(fact machine.Probe, setting func(name string) string) probe {
+	p := probe{fact.ID, probeOK, fact.Words, ""}
+	switch {
+	case fact.Status == machine.Unknown:
+		p.Status, p.Summary = probeWarn, "could not be tried: "+strings.TrimSuffix(fact.Tried+": "+fact.Words, ": ")
+	case fact.Status != machine.Held && !slices.Contains(surroundings, fact.ID):
+		p.Status, p.Fix = probeWarn, fixOf(fact.ID, setting)
+	}
+	return p
+}
+
+// setting is a setting of the kernel, "" where it has none of that name.
+func setting(name string) string {
+	value, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(value))
+}
+
+// fixOf is the command that changes the setting behind a fact, if a setting is
+// what is wrong.
+func fixOf(id string, setting func(name string) string) string {
+	for _, s := range []struct{ id, name, wrong, right string }{
+		{"userns", "user.max_user_namespaces", "0", "15000"},
+		{"userns", "kernel.unprivileged_userns_clone", "0", "1"},
+		{"userns.apparmor", "kernel.apparmor_restrict_unprivileged_userns", "1", "0"},
+		{"ptrace", "kernel.yama.ptrace_scope", "0", "1"},
+	} {
+		if s.id == id && setting(s.name) == s.wrong {
+			return "sysctl -w " + s.name + "=" + s.right
+		}
+	}
+	return ""
 }
 
 // probeTiers builds a tree of each kind, with nothing in it, and so finds out

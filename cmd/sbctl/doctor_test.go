@@ -13,6 +13,7 @@ import (
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/worker/launch"
+	machine "subjectbroker/worker/probe"
 )
 
 func TestSwap(t *testing.T) {
@@ -139,6 +140,28 @@ func TestTiersAreJudged(t *testing.T) {
 	}
 	if p := judgeTier(tierBound, errors.New("no memory"), "holds"); p.Status != probeWarn || !strings.Contains(p.Summary, "could not be tried") {
 		t.Errorf("%+v", p)
+	}
+}
+
+func TestFactsAreJudged(t *testing.T) {
+	settings := func(name string) string {
+		return map[string]string{"kernel.yama.ptrace_scope": "0", "user.max_user_namespaces": "0"}[name]
+	}
+	for _, test := range []struct {
+		fact machine.Probe
+		want probe
+	}{
+		{machine.Probe{ID: "landlock", Status: machine.Held, Words: "ABI 7"}, probe{"landlock", probeOK, "ABI 7", ""}},
+		{machine.Probe{ID: "landlock", Status: machine.NotHeld, Words: "none"}, probe{"landlock", probeWarn, "none", ""}},
+		{machine.Probe{ID: "landlock", Status: machine.Unknown, Tried: "asking", Words: "no answer"}, probe{"landlock", probeWarn, "could not be tried: asking: no answer", ""}},
+		{machine.Probe{ID: "network", Status: machine.NotHeld, Words: "shared"}, probe{"network", probeOK, "shared", ""}},
+		{machine.Probe{ID: "ptrace", Status: machine.NotHeld, Words: "scope 0"}, probe{"ptrace", probeWarn, "scope 0", "sysctl -w kernel.yama.ptrace_scope=1"}},
+		{machine.Probe{ID: "userns", Status: machine.NotHeld, Words: "none"}, probe{"userns", probeWarn, "none", "sysctl -w user.max_user_namespaces=15000"}},
+		{machine.Probe{ID: "userns.apparmor", Status: machine.NotHeld, Words: "x"}, probe{"userns.apparmor", probeWarn, "x", ""}},
+	} {
+		if diff := cmp.Diff(test.want, judgeFact(test.fact, settings)); diff != "" {
+			t.Error(diff)
+		}
 	}
 }
 
