@@ -57,8 +57,9 @@ Its environment is an allow-list: PATH, HOME, USER, SHELL, TERM, LANG and their
 like, SB_HOME and SB_SOCKET; --keep-env adds to it. --env and --env-file hand it
 content on your word: each is recorded as disclosed, no grant is asked for, and
 what a program was given it can keep. The content of a resource is the value byte
-for byte. Lines of the file are NAME=sb://RES, empty, or begin with #; a plain
-value is refused, so that nothing gets in unrecorded.
+for byte. The file is a dotenv file whose values are sb://RES or empty, as "sbctl
+import dotenv --rewrite" leaves it; a plain value is refused, so that nothing gets
+in unrecorded.
 
 The terminal, colours, signals, the window's size and job control are those of a
 command that was started directly. The launch ends with CMD, and when it does,

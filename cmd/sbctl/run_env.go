@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"subjectbroker/cmd/sbctl/internal/agents"
 	"subjectbroker/cmd/sbctl/internal/content"
+	"subjectbroker/cmd/sbctl/internal/dotenv"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/worker"
 )
@@ -20,9 +22,6 @@ const maxEnvFile = 1 << 20
 // MAX_ARG_STRLEN is 128 KiB with name, "=" and NUL.
 const maxEnvValue = 128<<10 - 1
 
-// reference begins a value that stands for content of the broker.
-const reference = "sb://"
-
 var (
 	envName      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	resourceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
@@ -33,7 +32,7 @@ var (
 var launchSets = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "PWD", "TMPDIR", "TERM", "SB_HOME", "SB_SOCKET"}
 
 // handedOver is one variable of a launch, and the resource whose content is its
-// value.
+// value; without one it is empty.
 type handedOver struct{ name, resource string }
 
 // checkEnvName refuses what is no name of a variable, or of one that is not the
@@ -63,40 +62,40 @@ func envPairs(pairs []string) ([]handedOver, error) {
 		if err := checkEnvName(name); err != nil {
 			return nil, fmt.Errorf("--env: %w", err)
 		}
-		if !resourceName.MatchString(strings.TrimPrefix(resource, reference)) {
+		if !resourceName.MatchString(strings.TrimPrefix(resource, agents.Scheme)) {
 			return nil, fmt.Errorf("--env %s: what follows is no name of a resource; the content itself is never written here", name)
 		}
-		all = append(all, handedOver{name, strings.TrimPrefix(resource, reference)})
+		all = append(all, handedOver{name, strings.TrimPrefix(resource, agents.Scheme)})
 	}
 	return all, nil
 }
 
-// parseEnvFile reads the lines of an --env-file: NAME=sb://RESOURCE, empty, or a
-// comment. A plain value is refused: the file is for what the log shall know of.
+// parseEnvFile reads an --env-file: a dotenv file whose values are references, as
+// "import dotenv --rewrite" leaves it, or empty. Any other value is refused: the
+// log would not know of it.
 func parseEnvFile(text []byte) ([]handedOver, error) {
+	vars, err := dotenv.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	defer dotenv.Wipe(vars) // plain values, where somebody left one
 	var all []handedOver
-	number := 0
-	for line := range bytes.Lines(text) {
-		number++
-		words := strings.TrimSpace(string(line))
-		if words == "" || words[0] == '#' {
+	for _, v := range vars {
+		if err := checkEnvName(v.Name); err != nil {
+			return nil, fmt.Errorf("line %d: %w", v.Line, err)
+		}
+		if len(v.Value) == 0 {
+			all = append(all, handedOver{name: v.Name})
 			continue
 		}
-		name, value, ok := strings.Cut(strings.TrimPrefix(words, "export "), "=")
+		resource, ok := bytes.CutPrefix(v.Value, []byte(agents.Scheme))
 		if !ok {
-			return nil, fmt.Errorf("line %d is not NAME=%sRESOURCE", number, reference)
+			return nil, fmt.Errorf("line %d: %s has a plain value, not %sRESOURCE: seal it, or pass the variable with --keep-env", v.Line, v.Name, agents.Scheme)
 		}
-		if err := checkEnvName(name); err != nil {
-			return nil, fmt.Errorf("line %d: %w", number, err)
+		if !resourceName.Match(resource) {
+			return nil, fmt.Errorf("line %d: %s: what follows %s is no name of a resource", v.Line, v.Name, agents.Scheme)
 		}
-		resource, ok := strings.CutPrefix(value, reference)
-		if !ok {
-			return nil, fmt.Errorf("line %d: %s has a plain value, not %sRESOURCE: seal it, or pass the variable with --keep-env", number, name, reference)
-		}
-		if !resourceName.MatchString(resource) {
-			return nil, fmt.Errorf("line %d: %s: what follows %s is no name of a resource", number, name, reference)
-		}
-		all = append(all, handedOver{name, resource})
+		all = append(all, handedOver{v.Name, string(resource)})
 	}
 	return all, nil
 }
@@ -115,7 +114,7 @@ func readEnvFile(path string) ([]handedOver, error) {
 	if more {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxEnvFile)
 	}
-	defer text.Wipe() // plain values, where somebody left one
+	defer text.Wipe()
 	return parseEnvFile(text)
 }
 
@@ -139,7 +138,7 @@ func twice(handed []handedOver, kept []string) string {
 func resourcesOf(handed []handedOver) []string {
 	var names []string
 	for _, h := range handed {
-		if !slices.Contains(names, h.resource) {
+		if h.resource != "" && !slices.Contains(names, h.resource) {
 			names = append(names, h.resource)
 		}
 	}
@@ -157,7 +156,7 @@ func variables(handed []handedOver, contents []*operatorv1.LaunchContent) ([][]b
 		value, ok := values[h.resource]
 		var err error
 		switch {
-		case !ok:
+		case !ok && h.resource != "":
 			err = fmt.Errorf("the daemon did not hand over %s", h.resource)
 		case bytes.IndexByte(value, 0) >= 0:
 			err = fmt.Errorf("%s has a NUL byte, which no variable can hold", h.resource)

@@ -73,14 +73,14 @@ func TestEnvFile(t *testing.T) {
 		{"empty", "", nil, ""},
 		{"comments and blank lines", "# a\n\n  # b\r\nA=sb://a\r\n", []handedOver{{"A", "a"}}, ""},
 		{"no newline at the end", "A=sb://a\nexport B=sb://b.c", []handedOver{{"A", "a"}, {"B", "b.c"}}, ""},
+		{"quotes and a comment behind it", `A = "sb://a" # mine`, []handedOver{{"A", "a"}}, ""},
+		{"an empty value", "A=\nB=sb://b", []handedOver{{"A", ""}, {"B", "b"}}, ""},
 		{"a plain value", "A=sb://a\nPORT=3000\n", nil, "line 2: PORT has a plain value"},
-		{"an empty value", "A=\n", nil, "line 1: A has a plain value"},
-		{"quotes", `A="sb://a"`, nil, "line 1: A has a plain value"},
 		{"no reference", "A=sb://\n", nil, "line 1: A: what follows sb://"},
 		{"a path", "A=sb://resource/a\n", nil, "line 1: A: what follows sb://"},
-		{"a comment behind it", "A=sb://a # b\n", nil, "line 1: A: what follows sb://"},
-		{"no pair", "A\n", nil, "line 1 is not NAME=sb://RESOURCE"},
-		{"a space", "A =sb://a\n", nil, "line 1: \"A \" is no name"},
+		{"more than a reference", "A='Bearer sb://a'\n", nil, "line 1: A has a plain value"},
+		{"twice", "A=sb://a\nA=sb://b\n", nil, "line 2: A is given twice"},
+		{"no pair", "A\n", nil, "line 1: "},
 		{"a variable of ours", "\nHOME=sb://a\n", nil, "line 2: HOME is set by the launch itself"},
 	} {
 		got, err := parseEnvFile([]byte(test.text))
@@ -106,7 +106,11 @@ func FuzzEnvFile(f *testing.F) {
 		// What parses, written again, parses to the same.
 		var written strings.Builder
 		for _, h := range all {
-			fmt.Fprintf(&written, "%s=%s%s\n", h.name, reference, h.resource)
+			if h.resource == "" {
+				fmt.Fprintf(&written, "%s=\n", h.name)
+			} else {
+				fmt.Fprintf(&written, "%s=sb://%s\n", h.name, h.resource)
+			}
 		}
 		again, err := parseEnvFile([]byte(written.String()))
 		if diff := cmp.Diff(all, again, handed); err != nil || diff != "" {
@@ -136,8 +140,8 @@ func TestVariables(t *testing.T) {
 		{Name: "a", Content: []byte("x\n")}, {Name: "nul", Content: []byte("a\x00b")},
 		{Name: "fits", Content: bytes.Repeat([]byte("x"), maxEnvValue-2)}, {Name: "large", Content: bytes.Repeat([]byte("x"), maxEnvValue-1)},
 	}
-	got, err := variables([]handedOver{{"A", "a"}, {"B", "a"}, {"C", "fits"}}, contents)
-	if err != nil || string(got[0]) != "A=x\n" || string(got[1]) != "B=x\n" || len(got[2]) != maxEnvValue {
+	got, err := variables([]handedOver{{"A", "a"}, {"B", "a"}, {"C", "fits"}, {"D", ""}}, contents)
+	if err != nil || string(got[0]) != "A=x\n" || string(got[1]) != "B=x\n" || len(got[2]) != maxEnvValue || string(got[3]) != "D=" {
 		t.Errorf("%v, %v", len(got), err)
 	}
 	wipeAll(got)
