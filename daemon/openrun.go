@@ -108,6 +108,7 @@ func (a attested) mismatch(claim *brokerv1.SubjectClaim) string {
 func (d *Daemon) attest(p *peer.Peer, claim *brokerv1.SubjectClaim) (who attested, cause string) {
 	who = attested{subject: claim.GetSubject(), profile: claim.GetProfile(), tier: grants.Cooperative}
 	switch p.Class {
+	case peer.Plain:
 	case peer.Launch:
 		l, ok := d.launches.get(p.Launch)
 		if !ok || l.over() {

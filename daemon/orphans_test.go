@@ -22,6 +22,7 @@ func TestRunsOfADeadDaemon(t *testing.T) {
 	ended.Close()
 	old := d.Open("worker")
 	d.Lock() // which ends it
+	equal(t, "runs of a locked vault", len(d.Status().GetRuns()), 0)
 	d.Unlock()
 	open := map[string]bool{}
 	first := d.Open("worker")
