@@ -17,7 +17,7 @@ import (
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 const (
-	mountHint = "unprivileged mounts need user namespaces that nothing restricts: see `sbctl doctor`"
+	mountHint = usernsHint
 	procHint  = "in a container, /proc must not be masked (docker: --security-opt systempaths=unconfined)"
 )
 
@@ -64,6 +64,7 @@ func build(v *view, nested nesting, mark Marker) error {
 	for _, name := range devices {
 		nodes[name] = b.clone("/dev/"+name, false)
 	}
+	b.noDevices()
 	if v.sandbox {
 		b.newRoot(places)
 	}
@@ -104,11 +105,27 @@ func (b *builder) clone(path string, ro bool) *clone {
 	return &clone{fd: fd, dir: stat.Mode&unix.S_IFMT == unix.S_IFDIR}
 }
 
+// noDevices makes device files, of which uid 0 may have some in odd places,
+// mere files. Those of /dev have been taken before.
+func (b *builder) noDevices() {
+	if b.err != nil {
+		return
+	}
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, attr); err != nil {
+		b.fail("taking devices away", missing("read-only mounts (mount_setattr, from Linux 5.12 on)", "", err))
+	}
+}
+
 func (b *builder) cloneAll(places []place) map[string]*clone {
 	clones := map[string]*clone{}
 	for _, p := range places {
 		if p.kind == readOnly || p.kind == readWrite {
 			clones[p.path] = b.clone(p.path, p.kind == readOnly)
+			if c := clones[p.path]; c != nil && p.kind == readWrite {
+				attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+				b.fail("taking devices away from "+p.path, unix.MountSetattr(c.fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr))
+			}
 		}
 	}
 	return clones

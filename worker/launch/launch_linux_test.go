@@ -339,6 +339,7 @@ func TestAttacks(t *testing.T) {
 		{name: "a socket without a path", script: `"$P" connect unix "$ABSTRACT"`},
 		{name: "an order to the kernel", script: `v=$(cat /proc/sys/vm/swappiness) && echo "$v" > /proc/sys/vm/swappiness`, root: true},
 		{name: "a setting of the kernel", script: `v=$(cat /sys/kernel/mm/ksm/sleep_millisecs) && echo "$v" > /sys/kernel/mm/ksm/sleep_millisecs`, root: true},
+		{name: "a device in an odd place", script: `head -c 1 "$BASE/device" && cat "$BASE/device" | head -c 1 | wc -c | grep -q 1`, root: true},
 		{name: "another mount of the home", script: `cat "$ALIAS/secret.key"`, root: true},
 		{name: "a file outside the workspace", script: `cat "$HOME/diary"`, only: "sandbox"},
 		{name: "writing outside the workspace", script: `echo x > "$BASE/other/file"`, only: "sandbox"},
@@ -377,6 +378,9 @@ func TestAttacks(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { syscall.Unmount(alias, syscall.MNT_DETACH) })
+			if err := syscall.Mknod(filepath.Join(w.base, "device"), syscall.S_IFCHR|0o600, 1<<8|5); err != nil { // zero
+				t.Fatal(err)
+			}
 		}
 		w.env = append(w.env,
 			"OUTSIDER="+strconv.Itoa(outsider.Process.Pid), "SSH_AUTH_SOCK="+agent, "DBUS_SESSION_BUS_ADDRESS=unix:path="+filepath.Join(w.base, "bus")+",guid=1",
@@ -485,10 +489,13 @@ func TestInside(t *testing.T) {
 		{name: "the working directory", script: `test "$(pwd)" = "$W"`},
 		{name: "covers stay", script: `! umount "$B" && ! unshare -Urm umount "$B" && ! unshare -Urm umount -l "$B" && ! unshare -Urm mount --move "$B" /mnt && ! cat "$B/secret.key"`},
 		{name: "covers stay in a copy", script: `mkdir -p "$W/copy"; ! unshare -Urm sh -c 'mount --bind "$HOME" "$W/copy" && cat "$W/copy/.state/broker/secret.key"'`},
+		{name: "the first process is closed", script: `! ls /proc/1/root/ && ! cat /proc/1/environ && ! cat /proc/1/maps && ! nsenter -t 1 -U true && ! nsenter -t 1 -m true && ! nsenter -t 1 -p true && ! ls -l /proc/1/fd/`},
+		{name: "the first process does not end by a signal from inside", script: `kill -TERM 1; kill -INT 1; kill -HUP 1; kill -KILL 1; kill -STOP 1; sleep 0.05; kill -0 1 || test "$ABI" -ge 6`},
+		{name: "no capability over the tree", script: `test "$UIDN" = 0 || grep -q '^CapEff:.0000000000000000$' /proc/self/status; ! mount -t tmpfs none /mnt && ! ip link add dummy0 type dummy && ! hostname other`},
 		{name: "the home stays empty", script: `! touch "$B/x" && ! rm "$B/run/broker/broker.sock" && ! touch "$B/run/broker/x"`},
 	}
 	asEach(t, func(t *testing.T, w *world) {
-		w.env = append(w.env, "UIDN="+strconv.Itoa(w.uid))
+		w.env = append(w.env, "UIDN="+strconv.Itoa(w.uid), "ABI="+strconv.Itoa(LandlockABI()))
 		for _, shape := range shapes {
 			for _, noNet := range []bool{false, true} {
 				var scripts []script
@@ -509,6 +516,61 @@ func TestInside(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What is unmounted outside goes away inside, so that a tree keeps no disk busy
+// and sees no old content.
+func TestUnmountReachesInside(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("suite left out: unmounting outside: it needs root")
+	}
+	w := newWorld(t, 0)
+	point := filepath.Join(w.base, "mounted")
+	if err := os.Mkdir(point, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", point, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Unmount(point, syscall.MNT_DETACH) })
+	// Events travel between mounts whose parents are shared; the machine's root is
+	// so under systemd, and need not be here.
+	if err := syscall.Mount("", point, "", syscall.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	inner := filepath.Join(point, "inner")
+	if err := os.Mkdir(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", inner, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Unmount(inner, syscall.MNT_DETACH) })
+	if err := os.WriteFile(filepath.Join(inner, "file"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := w.launch(w.config(), "sh", "-c", `test -e "$BASE/mounted/inner/file" && echo ready; read -r line; test -e "$BASE/mounted/inner/file" && exit 8; exit 0`)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
+		t.Fatalf("%q %v", line, err)
+	}
+	if err := syscall.Unmount(inner, 0); err != nil {
+		t.Fatalf("unmounting outside: %v", err)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error("it is still there inside:", err)
+	}
 }
 
 func TestExitCodes(t *testing.T) {
