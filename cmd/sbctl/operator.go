@@ -51,23 +51,34 @@ type operatorView struct {
 	Operators     []uint32 `json:"operators"`
 	Sessions      uint32   `json:"sessions"`
 	WaitMS        uint64   `json:"waitMs"`
+	VaultState    string   `json:"vaultState"`
 }
 
 // Run shows how the operator is known.
 func (operatorStatusCmd) Run(ctx context.Context, a *app) error {
-	state, err := a.operatorState(ctx, "asking about the operator")
+	const doing = "asking about the operator"
+	vault, err := a.status(ctx, doing)
 	if err != nil {
 		return err
 	}
-	word := "none"
-	if state.GetPassphrase() {
+	state, err := a.operatorState(ctx, doing)
+	if err != nil {
+		return err
+	}
+	word, fields := "none", a.operatorFields(state)
+	switch {
+	case state.GetPassphrase():
 		word = "passphrase"
+	case vault.GetVaultState() != "unlocked":
+		word = "unknown"
+		fields[0].Value, fields[1].Value = "not known: the vault is "+vault.GetVaultState(), ""
 	}
 	return a.out.Object(ui.Object{
-		ID: word, Fields: a.operatorFields(state),
+		ID: word, Fields: fields,
 		Value: operatorView{
 			Passphrase: state.GetPassphrase(), Session: state.GetSession(), Authenticated: state.GetAuthenticated(), Guard: state.GetGuard(),
 			Operators: append([]uint32{}, state.GetOperators()...), Sessions: state.GetSessions(), WaitMS: state.GetWaitMs(),
+			VaultState: vault.GetVaultState(),
 		},
 	})
 }
@@ -147,7 +158,7 @@ func (c operatorSetPassphraseCmd) Run(ctx context.Context, a *app) error {
 	if c.Remove && c.NewPassphraseFD != nil {
 		return refuse(doing, "--new-passphrase-fd does not go with --remove")
 	}
-	state, err := a.operatorState(ctx, doing)
+	state, err := a.unlockedOperator(ctx, doing)
 	if err != nil {
 		return err
 	}
@@ -216,7 +227,7 @@ type sessionView struct {
 // Run gives the passphrase.
 func (operatorUnlockCmd) Run(ctx context.Context, a *app) error {
 	const doing = "opening an operator's session"
-	state, err := a.operatorState(ctx, doing)
+	state, err := a.unlockedOperator(ctx, doing)
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,15 @@ func (a *app) operatorState(ctx context.Context, doing string) (*operatorv1.GetO
 	return call(ctx, a, doing, &operatorv1.GetOperatorRequest{}, operatorv1.OperatorServiceClient.GetOperator)
 }
 
+// unlockedOperator is operatorState where a passphrase is to be used: while the
+// vault is locked the daemon does not know of any.
+func (a *app) unlockedOperator(ctx context.Context, doing string) (*operatorv1.GetOperatorResponse, error) {
+	if _, err := a.unlockedStatus(ctx, doing); err != nil {
+		return nil, err
+	}
+	return a.operatorState(ctx, doing)
+}
+
 // authenticate opens a session on the connection of a, because of a refusal. The
 // failure is the refusal where a session cannot be opened or would not help.
 func (a *app) authenticate(ctx context.Context, doing string, refusal error) error {

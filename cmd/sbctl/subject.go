@@ -40,7 +40,8 @@ as operator, to be set.
 
 With --uid every process of that uid is the subject, whatever it claims, at tier
 separate. It is the uid of no operator, of no other subject and not 0, and the
-daemon's sockets lie outside its home ("man sbd").
+daemon's sockets lie outside its home, each with a group of exactly the uids that
+may use it (socketDir in its config.yaml).
 
 Examples:
   sbctl subject add worker

@@ -325,7 +325,7 @@ func (l *liveScreen) do(ctx context.Context, action screen.Action) {
 // unlock opens a session on the screen's connection.
 func (l *liveScreen) unlock(ctx context.Context) error {
 	const doing = "opening a session"
-	state, err := l.app.operatorState(ctx, doing)
+	state, err := l.app.unlockedOperator(ctx, doing)
 	switch {
 	case err != nil:
 		return err
