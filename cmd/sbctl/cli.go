@@ -57,7 +57,7 @@ type grammar struct {
 	Explain explainCmd `cmd:"" group:"policy" help:"Show how a request would be judged, step by step"`
 	Apply   applyCmd   `cmd:"" group:"policy" help:"Bring the broker to the state of a document"`
 	Export  exportCmd  `cmd:"" group:"policy" help:"Write the present state as a document"`
-	Import  importCmd  `cmd:"" aliases:"imports" group:"policy" help:"Take over policies, and seal values that stand in files in clear"`
+	Import  importCmd  `cmd:"" group:"policy" help:"Take over policies, and seal values that stand in files in clear"`
 	Policy  policyCmd  `cmd:"" aliases:"policies" group:"policy" help:"Work on documents without a daemon"`
 
 	Why     whyCmd     `cmd:"" group:"look" help:"Explain the newest denial and how to mend it"`

@@ -170,6 +170,9 @@ func (s *Settings) serversBelow(from *jsonedit.Value, way []string, project stri
 		}
 		container = &found.Value
 	}
+	if len(way) > 1 && isServer(container) {
+		return nil // a server that is called so, and was read as one
+	}
 	for i := range container.Members {
 		server := &container.Members[i]
 		if len(way) == 1 && way[0] == "mcp" && (server.Key == "servers" || server.Key == "mcpServers") && !isServer(&server.Value) {

@@ -115,6 +115,12 @@ var configurations = []struct {
 		`{"mcp": {"servers": {"a": {"environment": {"TOKEN": "sb://r0"}}}}}`,
 	},
 	{
+		"opencode, with a server called servers", "opencode.json",
+		`{"mcp": {"servers": {"type": "local", "command": ["x"], "environment": {"TOKEN": "T1"}}}}`,
+		[]string{"!1 servers environment TOKEN: looks like a GitHub token"},
+		`{"mcp": {"servers": {"type": "local", "command": ["x"], "environment": {"TOKEN": "sb://r0"}}}}`,
+	},
+	{
 		"Codex", "config.toml",
 		"model = \"x\" # best\n[mcp_servers.gh]\ncommand = \"gh\"\nbearer_token = \"hunter22\"\nenv = { TOKEN = 'T1', HOST = \"h\" }\n\n[mcp_servers.web.http_headers]\n\"X-Key\" = \"\"\"hunter\n22\"\"\" # mine\n[mcp_servers.web.env_http_headers]\nAuthorization = \"MY_TOKEN\"\n[other]\ntoken = \"T1\"\n",
 		[]string{
@@ -338,4 +344,34 @@ func TestReplaceKeepsLinkAndMode(t *testing.T) {
 	if text, _ := os.ReadFile(real); string(text) != "theirs" {
 		t.Errorf("holds %q", text)
 	}
+}
+
+// Whatever can be read can be rewritten, and then holds no token where it held
+// one; what cannot be read is refused without being quoted.
+func FuzzSettings(f *testing.F) {
+	for _, c := range configurations {
+		f.Add(filepath.Ext(c.file) == ".toml", []byte(tokens(c.before)))
+	}
+	f.Fuzz(func(t *testing.T, toml bool, text []byte) {
+		name := "x.json"
+		if toml {
+			name = "x.toml"
+		}
+		s, err := agents.ReadSettings(agents.FileOf("/"+name, text))
+		if err != nil {
+			if !errors.Is(err, agents.ErrInvalid) {
+				t.Fatalf("an error of another kind: %v", err)
+			}
+			return
+		}
+		names := map[int]string{}
+		for i, e := range s.Settings {
+			if e.Token {
+				names[i] = "r"
+			}
+		}
+		if _, err := s.Rewrite(names); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+	})
 }
