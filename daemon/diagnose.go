@@ -27,9 +27,10 @@ type plan struct {
 	spent     []grants.Grant
 	moveHead  bool
 	newSlot   string // kind of a new key slot, instead of one whose key is lost; empty: none
+	forget    bool   // the operator's passphrase
 }
 
-func (p *plan) nothing() bool { return p.cause == "" && p.newSlot == "" && !p.moveHead }
+func (p *plan) nothing() bool { return p.cause == "" && p.newSlot == "" && !p.moveHead && !p.forget }
 
 func (p *plan) note(format string, args ...any) {
 	p.lines = append(p.lines, fmt.Sprintf(format, args...))
@@ -77,6 +78,11 @@ func (o *Offline) diagnose(ctx context.Context, x *examination) (*plan, error) {
 		p.headOlder(x, behind)
 	case older != nil:
 		p.vaultOlder(x, older)
+	}
+	if o.ForgetPassphrase {
+		if err := p.passphrase(x); err != nil {
+			return nil, err
+		}
 	}
 	if x.contents != nil {
 		if p.nothing() {

@@ -26,6 +26,8 @@ type Offline struct {
 	// machine's key sources does, or what opens a backup; empty: nothing does, or
 	// the first that the backup has.
 	Slot string
+	// ForgetPassphrase makes Recover remove the operator's passphrase.
+	ForgetPassphrase bool
 	// Say is told what was found, and what is done, line by line. Required.
 	Say func(line string)
 	// Progress is told now and then how far long work is; nil: nobody is.

@@ -76,8 +76,12 @@ type recognition struct {
 
 // recognise reads it. It fails with vault.ErrLocked while the vault is locked.
 func (d *Daemon) recognise() (recognition, error) {
+	return recogniseIn(d.vault)
+}
+
+func recogniseIn(v *vault.Vault) (recognition, error) {
 	var r recognition
-	err := d.vault.View(func(tx *vault.Tx) error {
+	err := v.View(func(tx *vault.Tx) error {
 		switch raw, err := tx.Get(bucketOperator, rowPassphrase); {
 		case errors.Is(err, vault.ErrNotFound):
 			return nil

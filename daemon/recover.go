@@ -117,6 +117,11 @@ func (r *recovery) run(ctx context.Context, x *examination) (err error) {
 			return err
 		}
 	}
+	if r.forget {
+		if err := r.forgetPassphrase(ctx); err != nil {
+			return err
+		}
+	}
 	r.reached("done")
 	r.say("done: sbd starts again")
 	return nil

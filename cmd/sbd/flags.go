@@ -23,7 +23,7 @@ type flags struct {
 	waitKey, version, help                bool
 
 	slot, expect                 string
-	yes, dryRun                  bool
+	yes, dryRun, forgetPhrase    bool
 	passphrase, recoveryCode     bool
 	passphraseFD, recoveryCodeFD int
 }
@@ -39,7 +39,7 @@ const (
 var verbs = map[string][]string{
 	"":        {"socket-dir", "key-source", "log", "wait-key"},
 	"check":   {"expect", "passphrase", "recovery-code", "passphrase-fd", "recovery-code-fd"},
-	"recover": {"yes", "slot", "key-source", "passphrase-fd", "recovery-code-fd"},
+	"recover": {"yes", "forget-operator-passphrase", "slot", "key-source", "passphrase-fd", "recovery-code-fd"},
 	"restore": {"dry-run", "slot", "key-source", "passphrase-fd", "recovery-code-fd"},
 	"forget":  {"yes"},
 	"help":    {},
@@ -61,6 +61,7 @@ func parse(args []string) (flags, error) {
 	set.StringVar(&f.slot, "slot", "", "")
 	set.BoolVar(&f.yes, "yes", false, "")
 	set.BoolVar(&f.dryRun, "dry-run", false, "")
+	set.BoolVar(&f.forgetPhrase, "forget-operator-passphrase", false, "")
 	set.BoolVar(&f.passphrase, "passphrase", false, "")
 	set.BoolVar(&f.recoveryCode, "recovery-code", false, "")
 	set.IntVar(&f.passphraseFD, "passphrase-fd", -1, "")

@@ -25,7 +25,7 @@ func offline(ctx context.Context, f flags, stdout, stderr io.Writer) int {
 	}
 	work := newProgress(stderr)
 	o := daemon.Offline{
-		Config: cfg, Slot: f.slot,
+		Config: cfg, Slot: f.slot, ForgetPassphrase: f.forgetPhrase,
 		Person: person{ctx: ctx, yes: f.yes, passphraseFD: f.passphraseFD, recoveryCodeFD: f.recoveryCodeFD},
 		Say: func(line string) {
 			work.clear()

@@ -16,9 +16,10 @@ Usage:
   sbd forget          remove the slot keys that are stored for the vault
 
 sbd holds the encrypted vault, decides who may have what, and writes an audit
-entry before anything leaves. It listens on two Unix sockets of its owner only:
-broker/broker.sock for agents' shims and operator/operator.sock for sbctl. The
-first start creates the vault. It never listens on the network.
+entry before anything leaves. It listens on two Unix sockets: broker/broker.sock
+for agents' shims and operator/operator.sock for sbctl. They are its owner's
+only, unless subjects or operators have uids of their own: then each is shared
+with the one group whose members are exactly those. The first start creates the vault. It never listens on the network.
 
 Flags:
   --home DIR           where the broker lives. Default: SB_HOME, else
@@ -53,6 +54,10 @@ Flags of recover and restore:
   --key-source SOURCE  where the key of a new slot is kept. Default: where the
                        lost one was, or for restore as for a new vault
   --yes                recover, forget: go on without asking
+  --forget-operator-passphrase
+                       recover: remove the passphrase that authenticates the
+                       operator. Whoever owns the home can do that; it is an
+                       entry in the log
   --dry-run            restore: verify the backup and write nothing
 
 Questions are asked on the terminal, never on stdin. Programs give answers with
