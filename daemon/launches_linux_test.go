@@ -321,6 +321,38 @@ func TestLaunchEnds(t *testing.T) {
 	}
 }
 
+// A launch that ends while the vault is locked has its end in the log after the
+// unlock, once.
+func TestLaunchEndsWhileLocked(t *testing.T) {
+	for _, c := range []struct {
+		cause string
+		end   func(*testing.T, *daemontest.Daemon, *daemontest.Tree, *operatorv1.Launch)
+	}{
+		{"ENDED_BY_OPERATOR", func(t *testing.T, d *daemontest.Daemon, _ *daemontest.Tree, l *operatorv1.Launch) {
+			t.Helper()
+			_, err := d.Operator().EndRun(t.Context(), &operatorv1.EndRunRequest{RunId: l.GetLaunchId()})
+			must(t, err)
+		}},
+		{"TREE_ENDED", func(_ *testing.T, _ *daemontest.Daemon, tree *daemontest.Tree, _ *operatorv1.Launch) { tree.Kill() }},
+	} {
+		t.Run(c.cause, func(t *testing.T) {
+			d := daemontest.Start(t)
+			d.AddSubject("worker")
+			tree, launch := d.OpenTree("worker", daemontest.TreeOptions{})
+			d.Lock()
+			equal(t, "open launches while it is locked", len(d.Status().GetLaunches()), 1)
+			c.end(t, d, tree, launch)
+			eventually(t, "the launch to be over", func() bool { return len(d.Status().GetLaunches()) == 0 })
+			equal(t, "entries while it is locked", len(d.Entries("launch.end")), 0)
+			d.Unlock()
+			equal(t, "the cause", awaitEntry(t, d, "launch.end").Cause, c.cause)
+			d.Restart()
+			equal(t, "ends in the log", len(d.Entries("launch.end")), 1)
+			equal(t, "launches after a restart", len(d.Status().GetLaunches()), 0)
+		})
+	}
+}
+
 // A later subject of the same name is another: a launch of the first is nobody.
 func TestLaunchOfARemovedSubject(t *testing.T) {
 	d := daemontest.Start(t)
