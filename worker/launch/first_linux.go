@@ -192,15 +192,17 @@ func (f *firstProcess) prepare() error {
 // with the same mode, so that there is something to cover: a server that is
 // started later outside would otherwise take orders from inside.
 func tmuxGround(environ []string) error {
-	dir := tmuxDir(environ)
-	if info, err := os.Stat(filepath.Dir(dir)); err != nil || !info.IsDir() {
-		return nil
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
-			return nil // nor will tmux be able to
+	for _, dir := range tmuxDirs(environ) {
+		if info, err := os.Stat(filepath.Dir(dir)); err != nil || !info.IsDir() {
+			continue
 		}
-		return fmt.Errorf("making %s to cover it: %w", dir, err)
+		err := os.Mkdir(dir, 0o700)
+		switch {
+		case err == nil, errors.Is(err, fs.ErrExist):
+		case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS): // nor will tmux be able to
+		default:
+			return fmt.Errorf("making %s to cover it: %w", dir, err)
+		}
 	}
 	return nil
 }

@@ -112,9 +112,10 @@ type Rule struct {
 	Why    string `json:"why"`    // a short sentence without a full stop
 }
 
-// Access is what a tree may do with a place.
+// Access is one of the words below.
 type Access string
 
+// What a tree may do with a place.
 const (
 	AccessHidden  Access = "hidden"     // covered by something empty
 	AccessRead    Access = "read"       // read and execute

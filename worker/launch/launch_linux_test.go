@@ -353,8 +353,7 @@ func TestAttacks(t *testing.T) {
 		}
 		defer open.Close()
 		w.open = []*os.File{open}
-		agent, abstract, tmux := filepath.Join(w.base, "agent"), "@sb-launch-"+filepath.Base(w.base), tmuxDir(nil)
-		tmux = strings.TrimSuffix(tmux, strconv.Itoa(os.Geteuid())) + strconv.Itoa(w.uid)
+		agent, abstract, tmux := filepath.Join(w.base, "agent"), "@sb-launch-"+filepath.Base(w.base), "/tmp/tmux-"+strconv.Itoa(w.uid)
 		w.listen(agent)
 		w.listen(filepath.Join(w.base, "bus"))
 		w.listen(abstract)
@@ -384,7 +383,7 @@ func TestAttacks(t *testing.T) {
 		}
 		w.env = append(w.env,
 			"OUTSIDER="+strconv.Itoa(outsider.Process.Pid), "SSH_AUTH_SOCK="+agent, "DBUS_SESSION_BUS_ADDRESS=unix:path="+filepath.Join(w.base, "bus")+",guid=1",
-			"UIDN="+strconv.Itoa(w.uid), "PPID_OF_TEST="+strconv.Itoa(os.Getpid()), "ABSTRACT="+abstract, "TCP="+tcp.Addr().String(), "ALIAS="+alias+"/.state/broker",
+			"TMUX_TMPDIR="+w.base, "UIDN="+strconv.Itoa(w.uid), "PPID_OF_TEST="+strconv.Itoa(os.Getpid()), "ABSTRACT="+abstract, "TCP="+tcp.Addr().String(), "ALIAS="+alias+"/.state/broker",
 		)
 		for _, noNet := range []bool{false, true} {
 			var scripts []script

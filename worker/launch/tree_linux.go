@@ -28,10 +28,8 @@ type Tree struct {
 	gone  chan struct{} // closed when the first process is, and everything with it
 	state *os.ProcessState
 
-	term    *relay   // nil: the command has no terminal
-	master  *os.File // the tree's terminal
-	started bool
-	once    sync.Once
+	term *relay // nil: the command has no terminal
+	once sync.Once
 }
 
 // handedOn are the signals that are the tree's. Those of a terminal are for the
@@ -217,7 +215,6 @@ func (t *Tree) Go(cmd Command) error {
 	if err := a.err(); err != nil {
 		return err
 	}
-	t.started = true
 	if term != nil {
 		if master == nil {
 			return errors.New("the tree has no terminal to relay")
@@ -339,7 +336,7 @@ const sigsetSize = 8
 func (t *Tree) end() {
 	t.once.Do(func() {
 		signal.Stop(t.signals)
-		t.control.unix.Close()
+		_ = t.control.unix.Close()
 		t.term.finish()
 	})
 }
@@ -350,7 +347,7 @@ func (t *Tree) Kill() {
 	if t.process != nil {
 		_ = t.process.Kill() // it may be gone
 	}
-	t.control.unix.CloseWrite()
+	_ = t.control.unix.CloseWrite()
 	<-t.gone
 	t.end()
 }

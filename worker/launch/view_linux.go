@@ -189,7 +189,9 @@ func (v *view) findDoors(environ []string) {
 	for _, path := range socketsIn(environ) {
 		v.hide(path, false, "a socket that the environment names")
 	}
-	v.hide(tmuxDir(environ), false, "tmux runs what it is told")
+	for _, dir := range tmuxDirs(environ) {
+		v.hide(dir, false, "tmux runs what it is told")
+	}
 	for _, pattern := range tmpDoors {
 		paths, err := filepath.Glob("/tmp/" + pattern)
 		if err != nil {
@@ -218,9 +220,15 @@ func (v *view) findDoors(environ []string) {
 	}
 }
 
-// tmuxDir is where tmux puts its sockets.
-func tmuxDir(environ []string) string {
-	return filepath.Join(cmp.Or(lookup(environ, "TMUX_TMPDIR"), "/tmp"), "tmux-"+strconv.Itoa(os.Geteuid()))
+// tmuxDirs are where tmux puts its sockets: where the caller says, and where it
+// does when nobody says anything.
+func tmuxDirs(environ []string) []string {
+	name := "tmux-" + strconv.Itoa(os.Geteuid())
+	dirs := []string{filepath.Join("/tmp", name)}
+	if dir := lookup(environ, "TMUX_TMPDIR"); filepath.IsAbs(dir) && filepath.Clean(dir) != "/tmp" {
+		dirs = append(dirs, filepath.Join(dir, name))
+	}
+	return dirs
 }
 
 // socketsIn lists the sockets that variables name, in the forms that are in

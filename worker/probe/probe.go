@@ -9,6 +9,7 @@ package probe
 // Status is what a probe came to.
 type Status string
 
+// What a probe can come to.
 const (
 	Held    Status = "held"     // the attack failed, or the fact is there
 	NotHeld Status = "not held" // the attack worked, or the fact is not there
