@@ -148,6 +148,7 @@ type world struct {
 	program string
 	env     []string
 	open    []*os.File // what its processes happen to have open
+	sandbox bool       // what a person starts is sandboxed
 }
 
 const secret = "the-content-of-the-key"
@@ -491,6 +492,8 @@ func TestInside(t *testing.T) {
 		{name: "the first process is closed", script: `! ls /proc/1/root/ && ! cat /proc/1/environ && ! cat /proc/1/maps && ! nsenter -t 1 -U true && ! nsenter -t 1 -m true && ! nsenter -t 1 -p true && ! ls -l /proc/1/fd/`},
 		{name: "the first process does not end by a signal from inside", script: `kill -TERM 1; kill -INT 1; kill -HUP 1; kill -KILL 1; kill -STOP 1; sleep 0.05; kill -0 1 || test "$ABI" -ge 6`},
 		{name: "no capability over the tree", script: `test "$UIDN" = 0 || grep -q '^CapEff:.0000000000000000$' /proc/self/status; ! mount -t tmpfs none /mnt && ! ip link add dummy0 type dummy && ! hostname other`},
+		{name: "mounts of its own", script: `unshare -Urm true`, only: "bound"},
+		{name: "no mounts: Landlock is on", script: `! unshare -Urm true`, only: "sandbox"},
 		{name: "the home stays empty", script: `! touch "$B/x" && ! rm "$B/run/broker/broker.sock" && ! touch "$B/run/broker/x"`},
 	}
 	asEach(t, func(t *testing.T, w *world) {
@@ -639,6 +642,21 @@ func TestSignals(t *testing.T) {
 			_ = cmd.Wait()
 			if code := cmd.ProcessState.ExitCode(); code != 5 || !strings.Contains(string(rest), "got") {
 				t.Errorf("%s: %d %q", sig.name, code, rest)
+			}
+		}
+	})
+}
+
+// What the caller ignores, the command ignores.
+func TestNohup(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		for _, test := range []struct{ trap, want string }{{"trap '' HUP; ", "alive"}, {"", ""}} {
+			cmd := w.launch(w.config(), "sh", "-c", "kill -HUP $$; echo alive")
+			cmd.Args = append([]string{"sh", "-c", test.trap + `exec "$@"`, "sh"}, cmd.Args...)
+			cmd.Path = "/bin/sh"
+			said, code := output(t, cmd)
+			if strings.TrimSpace(said) != test.want || (code == 0) != (test.want != "") {
+				t.Errorf("%q: %d %q", test.trap, code, said)
 			}
 		}
 	})

@@ -131,7 +131,9 @@ func (s *screen) until(words string) string {
 // script leaves a launch of a script in $W/name, to be typed as a short line.
 func (s *screen) script(w *world, name, content string) {
 	s.t.Helper()
-	cmd := w.launch(w.config(), "bash", "-c", content)
+	cfg := w.config()
+	cfg.Sandbox = w.sandbox
+	cmd := w.launch(cfg, "bash", "-c", content)
 	var line string
 	for _, pair := range cmd.Env {
 		if value, ok := strings.CutPrefix(pair, caseEnv+"="); ok {
@@ -192,6 +194,26 @@ func TestKeysAndSize(t *testing.T) {
 		s.wait("$ ")
 		s.typed("stty -a | grep -o -e '-icanon' -e ' icanon'\n")
 		s.wait(" icanon")
+	})
+}
+
+// Landlock's rules about devices leave a sandbox its terminal.
+func TestSandboxTerminal(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		w.sandbox = true
+		s := person(t, w)
+		s.script(w, "closed", `test -t 0 && stty size && stty -echo && stty echo; echo "tty $(tty)"; echo typed >/dev/tty; while read -r line; do echo "got:$line"; test "$line" = end && exit 6; done`)
+		s.typed("./closed; echo code=$?\n")
+		s.wait("24 80")
+		s.wait("tty /dev/pts/0")
+		s.wait("typed")
+		s.typed("\x1a")
+		s.wait("Stopped")
+		s.wait("$ ")
+		s.typed("fg\n")
+		s.typed("end\n")
+		s.wait("got:end")
+		s.wait("$ ")
 	})
 }
 
