@@ -484,3 +484,47 @@ func TestSocketsThatCannotBeShared(t *testing.T) {
 		})
 	}
 }
+
+// The units for a machine of many uids give the sockets and their directories
+// the modes and groups that sbd wants, and sbd takes them from the service
+// manager as they are.
+func TestSharedSocketsOfAServiceManager(t *testing.T) {
+	t.Parallel()
+	for at, socket := range map[string]string{"broker": place.BrokerSocket("/run/subject-broker"), "operator": place.OperatorSocket("/run/subject-broker")} {
+		unit, err := os.ReadFile("../packaging/system/subject-broker-" + at + ".socket")
+		must(t, err)
+		group := map[string]string{"broker": "sb-subjects", "operator": "sb-operators"}[at]
+		for _, line := range []string{"ListenStream=" + socket, "FileDescriptorName=" + at, "SocketUser=subject-broker", "SocketGroup=" + group, "SocketMode=0660"} {
+			if !strings.Contains(string(unit), "\n"+line+"\n") {
+				t.Errorf("the unit of the %s socket does not say %s", at, line)
+			}
+		}
+		places, err := os.ReadFile("../packaging/system/tmpfiles.conf")
+		must(t, err)
+		if line := fmt.Sprintf("d %s 0750 subject-broker %s -\n", filepath.Dir(socket), group); !strings.Contains(string(places), line) {
+			t.Errorf("tmpfiles.conf does not say %s", line)
+		}
+	}
+
+	m := newMachine(t, groupsOf("worker", "alice"), daemontest.Options{Operators: []uint32{uidAlice}})
+	broker, operator := place.BrokerSocket(m.options.SocketDir), place.OperatorSocket(m.options.SocketDir)
+	m.options.Files = []*os.File{listener(t, broker), listener(t, operator)} // by root, as the first process would
+	for socket, gid := range map[string]int{broker: gidSubjects, operator: gidOperators} {
+		must(t, os.Chown(filepath.Dir(socket), uidAccount, gid))
+		must(t, os.Chmod(filepath.Dir(socket), 0o750))
+		must(t, os.Chown(socket, uidAccount, gid))
+		must(t, os.Chmod(socket, 0o660))
+	}
+	m.options.Env = []string{"LISTEN_FDS=2", "LISTEN_FDNAMES=broker:operator"}
+	m.options.Wrap = append([]string{"/bin/sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh"}, m.options.Wrap...)
+	m.start()
+	equal(t, "alice", m.alice("status"), fmt.Sprintf("unlocked [%d]", uidAlice))
+	equal(t, "the broker's socket before there is a subject", m.modes(broker), fmt.Sprintf("0700:%d 0600:%d", gidSubjects, gidSubjects))
+	equal(t, "a subject", m.alice("add", "worker", fmt.Sprint(uidWorker)), "done")
+	equal(t, "content", m.alice("put", "plan"), "done")
+	equal(t, "a right", m.alice("grant", "worker", "read:plan"), "done")
+	equal(t, "the worker", m.subject(uidWorker, "read", "worker", "plan"), "worker separate content of plan")
+	equal(t, "the broker's socket", m.modes(broker), fmt.Sprintf("0750:%d 0660:%d", gidSubjects, gidSubjects))
+	said, _ := m.send(uidStranger, nil, "connect", broker)
+	equal(t, "a stranger", said, "permission denied")
+}
