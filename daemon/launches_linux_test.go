@@ -190,6 +190,10 @@ func TestLaunchIsProbedOutsideTheHome(t *testing.T) {
 func TestLaunchIsTheCallersChild(t *testing.T) {
 	d := daemontest.Start(t)
 	d.AddSubject("worker")
+	d.Put("there", "x")
+	for i := range 5 {
+		d.Put(fmt.Sprintf("big%d", i+1), strings.Repeat("x", 1<<20))
+	}
 	tree := daemontest.NewTree(t, daemontest.TreeOptions{Places: d.Places})
 	for _, c := range []struct {
 		name    string
@@ -206,6 +210,8 @@ func TestLaunchIsTheCallersChild(t *testing.T) {
 		{"a workspace with detours", func(r *operatorv1.OpenLaunchRequest) { r.Sandbox, r.Workspace = true, "/tmp/../etc" }, wire.InvalidArgument, "workspace"},
 		{"content twice", func(r *operatorv1.OpenLaunchRequest) { r.Disclose = []string{"a", "a"} }, wire.InvalidArgument, "twice"},
 		{"content that is not there", func(r *operatorv1.OpenLaunchRequest) { r.Disclose = []string{"a"} }, wire.InvalidArgument, "no resource is named a"},
+		{"content that is there, and some that is not", func(r *operatorv1.OpenLaunchRequest) { r.Disclose = []string{"there", "a"} }, wire.InvalidArgument, "no resource is named a"},
+		{"more content than a message holds", func(r *operatorv1.OpenLaunchRequest) { r.Disclose = []string{"big1", "big2", "big3", "big4", "big5"} }, wire.ResourceTooLarge, "KiB"},
 		{"a long command", func(r *operatorv1.OpenLaunchRequest) { r.Command = strings.Repeat("x", 257) }, wire.InvalidArgument, "command"},
 		{"as it should be", func(*operatorv1.OpenLaunchRequest) {}, wire.Allowed, ""},
 		{"the same again", func(*operatorv1.OpenLaunchRequest) {}, wire.InvalidArgument, "in a launch already"},
@@ -220,6 +226,7 @@ func TestLaunchIsTheCallersChild(t *testing.T) {
 			}
 		})
 	}
+	equal(t, "contents that left for what did not open", len(d.Entries("launch.disclose")), 0)
 	plain := exec.Command("sleep", "1000")
 	must(t, plain.Start())
 	t.Cleanup(func() { _ = plain.Process.Kill(); _ = plain.Wait() })

@@ -20,6 +20,8 @@ import (
 const (
 	maxCommand  = 256 // bytes
 	maxDisclose = 64  // resources
+
+	maxDisclosed = wire.MaxMessage - 64<<10 // bytes of content; the rest is for names
 )
 
 // endPatience is how long the end of a tree that was killed is waited for.
@@ -63,6 +65,9 @@ func (o operator) OpenLaunch(ctx context.Context, req *operatorv1.OpenLaunchRequ
 		return nil, err
 	}
 	if l.born, err = d.mayLaunch(l.launchRow); err != nil {
+		return nil, err
+	}
+	if err := d.mayDisclose(caller, req.GetDisclose()); err != nil {
 		return nil, err
 	}
 	response := &operatorv1.OpenLaunchResponse{}
@@ -250,9 +255,6 @@ func (o operator) launchOpening(ctx context.Context, st *state, l *launch) (chan
 // wipes the content.
 func (o operator) disclose(ctx context.Context, l *launch, name string) ([]byte, error) {
 	d, p := o.d, callerOf(ctx)
-	if err := d.mayDisclose(p, name); err != nil {
-		return nil, err
-	}
 	e := o.entry(ctx, kindLaunchDisclose)
 	e.LaunchID, e.SubjectID, e.Tier, e.ProfileID = l.id, l.subject, l.tier.String(), l.profile
 	a := ask{
@@ -279,17 +281,24 @@ func (o operator) disclose(ctx context.Context, l *launch, name string) ([]byte,
 	return got.content, nil
 }
 
-// mayDisclose says in words why the operator cannot hand a resource to a tree.
-func (d *Daemon) mayDisclose(p *peer.Peer, name string) error {
+// mayDisclose says in words why the operator cannot hand resources to a tree,
+// before the first of them is opened.
+func (d *Daemon) mayDisclose(p *peer.Peer, names []string) error {
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	f, err := st.known(p.UID, name)
-	if err != nil {
-		return err
-	}
-	if !f.content() {
-		return refuse("%s has no content", name)
+	total := uint64(0)
+	for _, name := range names {
+		f, err := st.known(p.UID, name)
+		if err != nil {
+			return err
+		}
+		if !f.content() {
+			return refuse("%s has no content", name)
+		}
+		if total += f.size; total > maxDisclosed {
+			return &wire.Error{Reason: wire.ResourceTooLarge, Message: fmt.Sprintf("a launch is handed at most %d KiB", maxDisclosed>>10)}
+		}
 	}
 	return nil
 }
