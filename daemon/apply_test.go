@@ -91,6 +91,7 @@ func TestPrune(t *testing.T) {
 	d.Put("mine", "not of the document")
 	d.AddSubject("guest")
 	d.Grant("guest", "read:mine")
+	d.Authenticate() // the document raises a minimum tier
 	applyTo(t, d, &operatorv1.ApplyRequest{Document: []byte(laptop), HomeDir: folder})
 	d.Grant("worker", "read:mine")
 	run, guest := d.Open("worker"), d.Open("guest")

@@ -127,7 +127,7 @@ func TestContent(t *testing.T) {
 
 	// A smaller limit afterwards is checked before anything is opened.
 	d.Stop()
-	must(t, os.WriteFile(filepath.Join(d.Home, "config.yaml"), []byte("maxContent: 100\n"), 0o600))
+	must(t, os.WriteFile(filepath.Join(d.Home, "config.yaml"), []byte(daemontest.NoGuard+"maxContent: 100\n"), 0o600))
 	d.Start()
 	equal(t, "content above the limit", d.Open("worker").Refused("full"), wire.ResourceTooLarge)
 	_, err := d.Operator().GetSecret(t.Context(), &operatorv1.GetSecretRequest{Name: "full"})

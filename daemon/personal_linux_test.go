@@ -48,9 +48,12 @@ func lonely(t *testing.T) (uid, gid int) {
 		}
 	})
 	for group, uids := range members {
-		if group != "0" && len(uids) == 1 {
-			uid, _ = strconv.Atoi(uids[0])
-			gid, _ = strconv.Atoi(group)
+		if group == "0" || len(uids) != 1 {
+			continue
+		}
+		uid, err := strconv.Atoi(uids[0])
+		gid, groupErr := strconv.Atoi(group)
+		if err == nil && groupErr == nil && uid != 0 { // else it is a group that only lists somebody
 			return uid, gid
 		}
 	}
