@@ -21,6 +21,21 @@ type importCmd struct {
 	MCPConfig     importMCPCmd    `cmd:"" name:"mcp-config" help:"Seal the tokens in an agent's configuration of MCP servers"`
 }
 
+// Help is the manual of import.
+func (importCmd) Help() string {
+	return `Takes over what other programs keep in clear. Each import can be done again and
+then changes nothing; --dry-run shows what would be done.
+
+A value that is sealed gets kind secret, and nobody may read it until it is
+granted. Names are shown, values never. Each import of values ends with the places
+where copies may remain, and with what to rotate.
+
+Examples:
+  sbctl import dotenv .env --dry-run
+  sbctl import mcp-config ~/.claude.json --rewrite
+  sbctl import subject-broker policy.yaml`
+}
+
 type importPolicyCmd struct {
 	File    string   `arg:"" help:"The policy file."`
 	Subject []string `placeholder:"S" help:"Only this subject, its rules, and the resources they name; may be repeated."`
