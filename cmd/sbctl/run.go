@@ -309,6 +309,9 @@ type launchPlan struct {
 
 // launch starts a tree, has the daemon make it a launch, and runs the command.
 func (a *app) launch(ctx context.Context, doing string, config launch.Config, plan launchPlan) error {
+	if _, err := a.operator(ctx); err != nil {
+		return err // before anything is started for a daemon that is not there
+	}
 	tree, err := launch.Start(ctx, config)
 	if err != nil {
 		return notLaunched(doing, err)
