@@ -125,7 +125,7 @@ func commands(text string) [][]string {
 		for _, match := range shown.FindAllStringSubmatch(fragment, -1) {
 			words := []string{match[1]}
 			for _, word := range strings.Fields(match[2]) {
-				if strings.ContainsAny(word[:1], "|>&;#<…(") {
+				if word == "--" || strings.HasPrefix(word, "─") || strings.ContainsAny(word[:1], "|>&;#<…(") { // what follows is not ours
 					break
 				}
 				word, last := strings.CutSuffix(word, ";")
