@@ -48,6 +48,7 @@ var onlyImporters = map[string][]string{
 	"github.com/alecthomas/kong":             {"cmd/sbctl/..."},
 	"golang.org/x/crypto/nacl/secretbox":     {"vault/...", "audit"}, // rows and slots; the signing keys
 	"github.com/coreos/go-systemd/v22":       {"daemon/...", "cmd/sbd"},
+	"github.com/landlock-lsm/go-landlock":    {"worker/launch"},
 	"github.com/rogpeppe/go-internal":        {},
 	"github.com/google/go-cmp":               {},
 	"pgregory.net/rapid":                     {},
