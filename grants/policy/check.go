@@ -47,9 +47,7 @@ func (p *parser) checkGrants() {
 		if !g.Until.IsZero() && !p.env.Now.IsZero() && !p.env.Now.Before(g.Until) {
 			p.report(line, "until is past")
 		}
-		p.lintDisclosure(g, line)
 	}
-	p.lintDenied()
 }
 
 // checkUIDs refuses a uid that two subjects would have. It is taken even if the
@@ -85,16 +83,26 @@ func (p *parser) checkProfiles() {
 		if !p.knowsSubject(one.Subject) {
 			p.report(line, "profile %s: no subject %q; declare it under subjects", name, one.Subject)
 		}
-		known := true
 		for _, tool := range one.Tools {
 			if _, ok := p.tool(tool); !ok && !grants.IsBuiltin(tool) {
-				known = false
 				p.report(p.places[place{AProfile, name, tool}], "profile %s: no tool %q; declare it under tools", name, tool)
 			}
 		}
-		if known {
-			p.lintCaps(&one, line)
+	}
+}
+
+// lint warns of what is legal but likely not meant.
+func (p *parser) lint() {
+	for i := range p.document.Grants {
+		p.lintDisclosure(&p.document.Grants[i], p.lines[i])
+	}
+	p.lintDenied()
+	for _, name := range slices.Sorted(maps.Keys(p.document.Profiles)) {
+		if len(p.warnings) >= maxProblems {
+			return
 		}
+		one := p.document.Profiles[name]
+		p.lintCaps(&one, p.places[place{AProfile, name, ""}])
 	}
 }
 

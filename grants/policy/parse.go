@@ -27,7 +27,7 @@ type Env struct {
 
 // Parse reads one document. A refused one is a [*Error].
 func Parse(data []byte, env Env) (*Document, error) {
-	document, _, err := parse(data, env)
+	document, _, err := parse(data, env, false)
 	return document, err
 }
 
@@ -35,7 +35,7 @@ func Parse(data []byte, env Env) (*Document, error) {
 // not meant: grants that can never do anything, and secrets disclosed without a
 // limit.
 func Lint(data []byte, env Env) (warnings []Problem, err error) {
-	_, warnings, err = parse(data, env)
+	_, warnings, err = parse(data, env, true)
 	return warnings, err
 }
 
@@ -61,7 +61,7 @@ func newParser(env Env) *parser {
 	}}
 }
 
-func parse(data []byte, env Env) (*Document, []Problem, error) {
+func parse(data []byte, env Env, lint bool) (*Document, []Problem, error) {
 	p := newParser(env)
 	if root := p.load(data); root != nil && p.plain(root) {
 		p.readDocument(root)
@@ -73,6 +73,9 @@ func parse(data []byte, env Env) (*Document, []Problem, error) {
 	}
 	if len(p.problems) > 0 {
 		return nil, nil, &Error{byLine(p.problems)}
+	}
+	if lint { // the daemon must not wait for what only people read
+		p.lint()
 	}
 	sortGrants(p.document.Grants)
 	return p.document, byLine(p.warnings), nil
