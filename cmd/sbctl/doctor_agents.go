@@ -41,37 +41,79 @@ func (a *app) probeAgents(ctx context.Context) []probe {
 	} else {
 		probes = append(probes, passed("agents", "connected by %s", count(connected, "entry")))
 	}
-	return append(append(probes, probeContexts(found)...), a.probeTokens()...)
+	return append(append(probes, a.probeContexts(ctx, found)...), a.probeTokens()...)
 }
 
-// probeContexts finds agents that see more than one subject. Nothing keeps what
-// an agent reads as one of them from what it does as the other.
-func probeContexts(found []agents.Listing) []probe {
+// mostProjects bounds the projects whose contexts are looked at.
+const mostProjects = 50
+
+// probeContexts finds agents that see more than one subject, here or in another
+// project. Nothing keeps what an agent reads as one of them from what it does as
+// the other.
+func (a *app) probeContexts(ctx context.Context, here []agents.Listing) []probe {
 	var probes []probe
 	for _, agent := range agents.All() {
-		entries := inForce(found, agent)
-		var subjects, places []string
-		var last agents.Listing
-		for _, l := range entries {
-			if !slices.Contains(subjects, l.Subject) {
-				subjects = append(subjects, l.Subject)
-				places = append(places, fmt.Sprintf("%s (%s)", l.Subject, l.File))
-				last = l
-			}
+		if p, found := judgeContext(inForce(here, agent), agent, ""); found {
+			probes = append(probes, p)
 		}
-		if len(subjects) < 2 {
+	}
+	config, err := a.agentConfig(string(agents.Claude), "", "")
+	if err != nil {
+		return append(probes, probe{"contexts", probeWarn, err.Error(), ""})
+	}
+	projects, err := agents.Projects(config)
+	if err != nil {
+		return append(probes, probe{"contexts", probeWarn, err.Error(), ""})
+	}
+	working := config.ProjectDir
+	for _, dir := range projects[:min(len(projects), mostProjects)] {
+		if dir == working || !filepath.IsAbs(dir) {
 			continue
 		}
-		fix := "sbctl disconnect " + string(agent) + " --subject " + shellQuote(last.Subject)
-		if last.Scope == agents.Project {
-			fix += " --scope project"
+		config.ProjectDir = dir
+		there, err := agents.List(ctx, config)
+		if err != nil {
+			continue
 		}
-		probes = append(probes, probe{"contexts", probeWarn, fmt.Sprintf("%s sees %s: %s", agent.Title(), strings.Join(places, " and "), unionWords(subjects)), fix})
+		if p, found := judgeContext(inForce(there, agents.Claude), agents.Claude, dir); found {
+			probes = append(probes, p)
+		}
 	}
 	if len(probes) == 0 {
 		probes = append(probes, passed("contexts", "no agent's configuration sees more than one subject"))
 	}
 	return probes
+}
+
+// judgeContext says what the entries that one agent starts, in one directory,
+// come to. dir is empty for the working directory.
+func judgeContext(entries []agents.Listing, agent agents.Agent, dir string) (p probe, found bool) {
+	var subjects, places []string
+	fix := ""
+	for _, l := range entries {
+		if slices.Contains(subjects, l.Subject) {
+			continue
+		}
+		subjects = append(subjects, l.Subject)
+		places = append(places, fmt.Sprintf("%s (%s)", l.Subject, l.File))
+		switch l.Scope {
+		case agents.User:
+			fix = "sbctl disconnect " + string(agent) + " --subject " + shellQuote(l.Subject)
+		case agents.Project:
+			fix = "sbctl disconnect " + string(agent) + " --subject " + shellQuote(l.Subject) + " --scope project"
+		}
+	}
+	if len(subjects) < 2 {
+		return probe{}, false
+	}
+	where := ""
+	if dir != "" {
+		where = "in " + dir + " "
+		if strings.HasSuffix(fix, " --scope project") {
+			fix = "" // it would have to be given there
+		}
+	}
+	return probe{"contexts", probeWarn, fmt.Sprintf("%s%s sees %s: %s", where, agent.Title(), strings.Join(places, " and "), unionWords(subjects)), fix}, true
 }
 
 // unionWords says what several subjects in one place come to.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+
+	"subjectbroker/cmd/sbctl/internal/agents/jsonedit"
 )
 
 // Listing is one entry that starts the shim, or an agent that has none.
@@ -52,6 +54,35 @@ func List(_ context.Context, cfg Config) ([]Listing, error) {
 		all = append(all, seen...)
 	}
 	return all, nil
+}
+
+// Projects are the directories for which Claude Code keeps servers in the user's
+// own configuration, in its order. Of cfg it uses UserHome and Getenv. A file
+// that cannot be read has none: List says what is wrong with it.
+func Projects(cfg Config) ([]string, error) {
+	cfg.Agent, cfg.Subject, cfg.Scope = Claude, "", User
+	s, err := cfg.settle(false)
+	if err != nil {
+		return nil, err
+	}
+	f, err := openFile(s.file())
+	if err != nil || f.before == nil {
+		return nil, nil
+	}
+	root, err := jsonedit.Parse(f.before, claudeCodec.dialect)
+	if err != nil {
+		return nil, nil
+	}
+	var dirs []string
+	if projects := root.Member("projects"); projects != nil {
+		for i := range projects.Value.Members {
+			project := &projects.Value.Members[i]
+			if servers := project.Value.Member("mcpServers"); servers != nil && len(servers.Value.Members) > 0 {
+				dirs = append(dirs, project.Key)
+			}
+		}
+	}
+	return dirs, nil
 }
 
 // look lists one agent, in both scopes.
