@@ -200,6 +200,9 @@ func (a *app) readDescriptor(doing, option string, fd int) (content.Bytes, error
 		return nil, refuse(doing, "%s: descriptor %d is a terminal, where it would be shown: leave the option out to be asked", option, fd)
 	}
 	text, more, err := content.Read(file, maxPassphrase)
+	if fd > 2 {
+		unix.CloseOnExec(fd) // a file that was read can be read again: no program that sbctl starts gets it
+	}
 	if err != nil {
 		return nil, refuse(doing, "%s: %v", option, err)
 	}

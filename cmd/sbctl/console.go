@@ -30,15 +30,15 @@ or by itself after some time without a command, and is then asked for again when
 it is needed.
 
 It is no shell: quotes and backslashes work, pipes, variables and redirection are
-refused. Tab completes; lines are not remembered. The options of the console itself hold for every
-line; --home and --socket cannot differ. "exit", "quit" and Ctrl-D leave, Ctrl-C
-takes a line back or interrupts the command that runs.
+refused. Tab completes; lines are not remembered. The options of the console
+itself hold for every line; --home and --socket cannot differ. "exit", "quit" and
+Ctrl-D leave, Ctrl-C takes a line back or interrupts the command that runs.
 
 When standard input is no terminal, each line of it is a command, # begins a
 comment, and nothing is prompted for; the passphrase comes from --passphrase-fd, or
-is asked for on the terminal when it is needed. What a command would read from
-standard input it reads from a file then. A line that fails does not end the
-console. The exit code is 0, or that of the last line that failed.
+is asked for on the terminal when it is needed. In a console no command reads
+standard input: it is given a file. A line that fails does not end the console. The
+exit code is 0, or that of the last line that failed.
 
 Examples:
   sbctl console
