@@ -113,16 +113,6 @@ func (a *accounts) members(gid uint32) (uids []uint32, listed bool, strangers []
 	return slices.Compact(uids), listed, strangers
 }
 
-// name is the name of a gid.
-func (a *accounts) name(gid uint32) string {
-	for _, g := range a.groups {
-		if g.gid == gid {
-			return g.name
-		}
-	}
-	return strconv.FormatUint(uint64(gid), 10)
-}
-
 // groupOf finds the group whose members are exactly uids; owner may be one of
 // them or not, because a socket's owner needs no group. A group that names its
 // members goes before one that only is somebody's own.

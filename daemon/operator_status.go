@@ -184,7 +184,7 @@ func (d *Daemon) probes() []*operatorv1.Probe {
 			probes = append(probes, &operatorv1.Probe{Name: "key-source", Status: "ok", Summary: summary})
 		}
 	}
-	return append(probes, d.policyProbes()...)
+	return append(append(probes, d.policyProbes()...), d.accessProbes()...)
 }
 
 // slotSummaries say what the slots that open by themselves protect from.
