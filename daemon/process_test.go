@@ -230,7 +230,7 @@ func TestModesWithoutUmask(t *testing.T) {
 			}
 		}
 	}()
-	d := daemontest.Launch(t, daemontest.Options{Home: home, Wrap: []string{"/bin/sh", "-c", `umask 0; exec "$@"`, "sh"}})
+	d := daemontest.Launch(t, daemontest.Options{Home: home, Guard: true, Wrap: []string{"/bin/sh", "-c", `umask 0; exec "$@"`, "sh"}})
 	d.Put("readme", "hello")
 	d.Signal(syscall.SIGHUP)
 	awaitFile(t, filepath.Join(place.AuditDir(home), "00000002.jsonl"))

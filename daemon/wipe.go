@@ -61,13 +61,18 @@ func (p wipingPool) Put(buffer *[]byte) {
 }
 
 // wipeRequest clears what an operator's request brought, content or what opens a
-// vault, whatever became of it. Handlers keep nothing of it.
+// vault or a session, whatever became of it. Handlers keep nothing of it.
 func wipeRequest(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	switch m := req.(type) {
 	case interface{ GetContent() []byte }:
 		defer clear(m.GetContent())
 	case interface{ GetSecret() []byte }:
 		defer clear(m.GetSecret())
+	case interface{ GetPassphrase() []byte }:
+		defer clear(m.GetPassphrase())
+		if changes, ok := m.(interface{ GetPresent() []byte }); ok {
+			defer clear(changes.GetPresent())
+		}
 	}
 	return handler(ctx, req)
 }
