@@ -155,14 +155,8 @@ func (f *firstProcess) prepare() error {
 		return err
 	}
 	f.view = v
-	if abi := LandlockABI(); cfg.Sandbox && abi < 1 {
-		_, err := v.ruleset(abi)
+	if err := lacking(cfg, LandlockABI(), f.setup.Nested); err != nil {
 		return err
-	} else if !cfg.Sandbox && !cfg.NoNet && abi < landlockScopes && f.setup.Nested == outermost && abstractBus(cfg.Environ) {
-		return &Unsupported{
-			Piece: "a way to hide the session bus, which is a socket without a path",
-			Hint:  "--no-net hides it, and so does a kernel from 6.12 on",
-		}
 	}
 	if f.setup.Nested == outermost {
 		if err := tmuxGround(cfg.Environ); err != nil {
@@ -184,6 +178,21 @@ func (f *firstProcess) prepare() error {
 	}
 	if cfg.NoNet {
 		return loopback()
+	}
+	return nil
+}
+
+// lacking names what cfg needs and a kernel with this version of Landlock does
+// not give.
+func lacking(cfg Config, abi int, nested nesting) error {
+	switch {
+	case cfg.Sandbox && abi < 1:
+		return &Unsupported{Piece: "Landlock", Hint: "a kernel from 5.13 on with landlock among its security modules (lsm= on its command line) has it"}
+	case !cfg.NoNet && abi < landlockScopes && nested == outermost && abstractBus(cfg.Environ):
+		return &Unsupported{
+			Piece: "a way to hide the session bus, which is a socket without a path",
+			Hint:  "--no-net hides it, and so does a kernel from 6.12 on",
+		}
 	}
 	return nil
 }

@@ -36,8 +36,8 @@ func (v *view) ruleset(abi int) (fd int, err error) {
 	config := landlock.Config{Scoped: scopes}
 	var rules []landlock.Rule
 	if v.sandbox {
-		if abi < 1 {
-			return -1, &Unsupported{Piece: "Landlock", Hint: "a kernel from 5.13 on with landlock among its security modules (lsm= on its command line) has it"}
+		if err := lacking(Config{Sandbox: true, NoNet: true}, abi, outermost); err != nil {
+			return -1, err
 		}
 		config.HandledAccessFS = landlock.V7.HandledAccessFS
 		rules = v.landlockRules(abi)

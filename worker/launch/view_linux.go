@@ -239,12 +239,10 @@ func socketsIn(environ []string) []string {
 		_, value, _ := strings.Cut(pair, "=")
 		for part := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ';' || r == ',' || r == ':' }) {
 			part = strings.TrimPrefix(part, "path=")
-			if strings.HasPrefix(part, "//") {
-				part = part[1:]
-			}
 			if !filepath.IsAbs(part) {
 				continue
 			}
+			part = filepath.Clean(part)
 			if info, err := os.Stat(part); err == nil && info.Mode().Type() == fs.ModeSocket {
 				found = append(found, part)
 			}
