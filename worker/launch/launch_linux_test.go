@@ -876,6 +876,27 @@ func TestWorkspaceIsRefused(t *testing.T) {
 	}
 }
 
+// A caller that stands in the home itself takes no one in there.
+func TestCallerStandsInTheHome(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		const script = `cat secret.key || cat ./secret.key || cat /proc/self/cwd/secret.key || cat /proc/1/cwd/secret.key`
+		control := w.command("sh", "-c", script)
+		control.Dir = w.broker
+		if said, code := output(t, control); code != 0 {
+			t.Fatalf("the control does not work: %d %s", code, said)
+		}
+		for _, shape := range shapes {
+			cfg := w.config()
+			shape.change(&cfg)
+			cmd := w.launch(cfg, "sh", "-c", "echo came here; "+script)
+			cmd.Dir = w.broker
+			if said, code := output(t, cmd); code == 0 || strings.Contains(said, secret) || !strings.Contains(said, "came here") {
+				t.Errorf("%s: %d %s", shape.name, code, said)
+			}
+		}
+	})
+}
+
 // What may be read can hold the broker's home; the home is covered in it.
 func TestReadableAroundTheHome(t *testing.T) {
 	asEach(t, func(t *testing.T, w *world) {

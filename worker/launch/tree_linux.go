@@ -130,10 +130,10 @@ func (t *Tree) fork(given setup, theirs *os.File) error {
 	return <-forked
 }
 
-func startFirst(given setup, files [4]*os.File) (*os.Process, error) {
+func startFirst(given setup, files [4]*os.File) (process *os.Process, err error) {
 	// The maps of the new user namespace are written through /proc/PID, which
-	// belongs to uid 0 while a process is undumpable. There is no secret in this
-	// process yet, and F is the same program again.
+	// belongs to uid 0 while a process is undumpable. So for these milliseconds
+	// this one is not: what is handed over is asked for only when F is ready.
 	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,11 @@ func startFirst(given setup, files [4]*os.File) (*os.Process, error) {
 		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
 			return nil, err
 		}
-		defer func() { _ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }()
+		defer func() {
+			if closing := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); closing != nil && err == nil {
+				err = errors.Join(fmt.Errorf("making the process undumpable again: %w", closing), process.Kill())
+			}
+		}()
 	}
 	uid, gid := os.Geteuid(), os.Getegid()
 	sys := &syscall.SysProcAttr{
@@ -164,7 +168,7 @@ func startFirst(given setup, files [4]*os.File) (*os.Process, error) {
 	if given.Config.NoNet {
 		sys.Cloneflags |= unix.CLONE_NEWNET
 	}
-	process, err := os.StartProcess("/proc/self/exe", []string{firstName}, &os.ProcAttr{
+	process, err = os.StartProcess("/proc/self/exe", []string{firstName}, &os.ProcAttr{
 		Files: files[:], Env: []string{}, Sys: sys,
 	})
 	if err != nil {
