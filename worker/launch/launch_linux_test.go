@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // patience bounds whatever a test waits for; it is used up only by failures.
@@ -61,12 +63,21 @@ func standIn() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	// sbctl is undumpable, and is so again when the tree is there.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
 	tree, err := Start(context.Background(), a.Config)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "start:", err)
 		return 2
 	}
 	defer tree.Kill()
+	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err != nil || dumpable != 0 {
+		fmt.Fprintln(os.Stderr, "dumpable:", dumpable, err)
+		return 2
+	}
 	if a.PIDFile != "" {
 		if err := os.WriteFile(a.PIDFile, []byte(strconv.Itoa(tree.PID())), 0o600); err != nil {
 			return 2
