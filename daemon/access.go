@@ -247,17 +247,13 @@ func needOfChange(current, want *policy.Document, c policy.Change) need {
 }
 
 // needAuth refuses a call whose need is not met by who makes it. The caller holds
-// mu or changing.mu of the state.
+// changing.mu, and not mu: the vault is read.
 func (o operator) needAuth(ctx context.Context, st *state, n need) error {
 	d := o.d
-	if n == nothing || n == whenRaised && !st.raised() || d.authenticated(callerOf(ctx)) {
+	if n.now(st) == nothing || d.authenticated(callerOf(ctx)) {
 		return nil
 	}
-	known, err := d.recognise()
-	if err != nil {
-		return err
-	}
-	return d.unauthenticated(known.verifier != nil)
+	return d.demand()
 }
 
 // authenticated reports whether whoever is at the other end of a connection was
@@ -320,13 +316,34 @@ func (d *Daemon) meets(ctx context.Context, full string, req any) error {
 	}
 	st := d.state()
 	st.mu.RLock()
-	defer st.mu.RUnlock()
 	n := row(st, req)
-	if n == nothing {
+	if st.open { // else nobody knows, and nothing can be done
+		n = n.now(st)
+	}
+	st.mu.RUnlock()
+	if n == nothing || d.authenticated(callerOf(ctx)) {
 		return nil
 	}
-	if err := d.needUnlocked(); err != nil { // who is needed is not known
+	if err := d.needUnlocked(); err != nil {
 		return err
 	}
-	return operator{d: d}.needAuth(ctx, st, n)
+	return d.demand()
+}
+
+// demand refuses a call for want of an authenticated operator.
+func (d *Daemon) demand() error {
+	known, err := d.recognise()
+	if err != nil {
+		return err
+	}
+	return d.unauthenticated(known.verifier != nil)
+}
+
+// now is what is left of a need as things are. The caller holds mu or
+// changing.mu.
+func (n need) now(st *state) need {
+	if n == whenRaised && !st.raised() {
+		return nothing
+	}
+	return n
 }

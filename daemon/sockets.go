@@ -54,6 +54,10 @@ func (a audience) modeOf(kind fs.FileMode) fs.FileMode {
 	return a.mode()
 }
 
+// passable is the mode of a socket directory that others may pass through, to
+// the directory that is theirs.
+const passable = fs.FileMode(0o711)
+
 // same reports whether two audiences look alike on the disk.
 func (a audience) same(b audience) bool {
 	return a.shared == b.shared && (!a.shared || a.gid == b.gid)
@@ -219,7 +223,7 @@ func (d *Daemon) settleDoor(at door) error {
 	dir := filepath.Dir(path)
 	if to.shared {
 		if checkDir(d.socketDir, 0o700) == nil { // closed as long as nobody else was meant
-			if err := os.Chmod(d.socketDir, 0o711); err != nil {
+			if err := os.Chmod(d.socketDir, passable); err != nil {
 				return fault(wire.SocketUnsafe, "%w", err)
 			}
 		}
@@ -322,7 +326,7 @@ func (d *Daemon) makeSocketDirs() error {
 	shared := d.doors.openFor(brokerDoor).shared || d.doors.openFor(operatorDoor).shared
 	mode := fs.FileMode(0o700)
 	if shared {
-		mode = 0o711
+		mode = passable
 	}
 	made := os.Mkdir(d.socketDir, mode)
 	if made != nil && !errors.Is(made, fs.ErrExist) {
