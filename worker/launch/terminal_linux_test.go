@@ -197,6 +197,31 @@ func TestKeysAndSize(t *testing.T) {
 	})
 }
 
+// A job in the background leaves the terminal alone, and takes it when it is
+// fetched.
+func TestBackground(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "back", `echo begin; while read -r line; do echo "got:$line"; test "$line" = end && exit 6; done`)
+		s.typed("./back &\n")
+		s.wait("begin")
+		s.typed("stty -a | grep -o -e '-icanon' -e ' icanon'; echo here-$((1+1))\n")
+		s.wait(" icanon")
+		s.wait("here-2")
+		s.typed("fg\n")
+		s.typed("one\n")
+		s.wait("got:one")
+		s.typed("\x1a")
+		s.wait("Stopped")
+		s.typed("bg\n")
+		s.typed("echo still-$((1+1))\n")
+		s.wait("still-2")
+		s.typed("fg\n")
+		s.typed("end\n")
+		s.wait("got:end")
+	})
+}
+
 // Landlock's rules about devices leave a sandbox its terminal.
 func TestSandboxTerminal(t *testing.T) {
 	asEach(t, func(t *testing.T, w *world) {
