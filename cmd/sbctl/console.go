@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -148,7 +149,7 @@ func (c *console) begin(ctx context.Context, a *app, doing string, interactive b
 // run runs lines until there are no more.
 func (c *console) run(ctx context.Context, a *app, from lines, interactive bool) error {
 	code := wire.ExitDone
-	for {
+	for number := 1; ; number++ {
 		line, err := from.next(ctx)
 		if err != nil && ctx.Err() != nil {
 			return &failure{code: wire.InternalError, what: "interrupted", exit: wire.ExitFailed, cause: ctx.Err()}
@@ -161,28 +162,21 @@ func (c *console) run(ctx context.Context, a *app, from lines, interactive bool)
 		}
 		typed, err := shellwords.Split(line, c.home)
 		if err != nil {
-			code = report(a.stderr, c.opts.Output, refuse("reading the line", "%v", err))
+			code = report(a.stderr, c.opts.Output, refuse(fmt.Sprintf("reading line %d", number), "%v", err))
 			continue
 		}
-		if len(typed) > 0 && typed[0] == "sbctl" {
-			typed = typed[1:]
-			if len(typed) == 0 {
-				typed = []string{"--help"}
-			}
+		typed, leaves := meant(typed)
+		if leaves {
+			break
 		}
 		if len(typed) == 0 {
 			continue
 		}
-		if len(typed) == 1 {
-			if typed[0] == "exit" || typed[0] == "quit" {
-				break
-			}
-			if typed[0] == "help" {
-				typed = []string{"--help"}
-			}
-		}
 		if got := c.line(ctx, a, typed, interactive); got != wire.ExitDone {
 			code = got
+			if !interactive {
+				a.done("line %d ended with exit code %d", number, got)
+			}
 		}
 		if !interactive && ctx.Err() != nil {
 			return ctx.Err()
@@ -192,6 +186,21 @@ func (c *console) run(ctx context.Context, a *app, from lines, interactive bool)
 		return exitCode(code)
 	}
 	return nil
+}
+
+// meant is what a line means: arguments of sbctl, nothing, or to leave.
+func meant(typed []string) (args []string, leaves bool) {
+	named := len(typed) > 0 && typed[0] == "sbctl"
+	if named {
+		typed = typed[1:]
+	}
+	switch {
+	case named && len(typed) == 0, len(typed) == 1 && typed[0] == "help":
+		return []string{"--help"}, false
+	case len(typed) == 1 && (typed[0] == "exit" || typed[0] == "quit"):
+		return nil, true
+	}
+	return typed, false
 }
 
 // line runs one line in this process, over the connection of a, and returns its
@@ -214,8 +223,8 @@ func (c *console) line(ctx context.Context, a *app, typed []string, interactive 
 	return code
 }
 
-// finish are the candidates for the last of the words that were typed: as in a shell, from the grammar
-// and from the daemon when it answers soon.
+// finish are the candidates for the last of the words that were typed: as in a
+// shell, from the grammar and from the daemon when it answers soon.
 func (c *console) finish(ctx context.Context, a *app, typed []string) []complete.Candidate {
 	ctx, cancel := context.WithTimeout(ctx, completePatience)
 	defer cancel()

@@ -26,6 +26,7 @@ type fakeOperator struct {
 	operatorv1.UnimplementedOperatorServiceServer
 
 	home string
+	stop func() // its server; nil where nobody stops it before the end
 
 	mu        sync.Mutex
 	locked    bool

@@ -19,17 +19,24 @@ func startFake(t *testing.T) (*fakeOperator, func(args ...string) *exec.Cmd) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(home) })
-	fake, stop, err := serveFake(home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(stop)
-	fake.auth.passphrase, fake.follow = []byte("correct horse"), true
+	fake, _ := fakeAt(t, home)
 	return fake, func(args ...string) *exec.Cmd {
 		cmd := exec.Command(filepath.Join(programDir, "sbctl"), args...)
 		cmd.Env = append(os.Environ(), "SB_HOME="+home, "HOME="+home, "TZ=UTC")
 		return cmd
 	}
+}
+
+// fakeAt starts a fake operator for a home, and returns it with what stops it.
+func fakeAt(t *testing.T, home string) (*fakeOperator, func()) {
+	t.Helper()
+	fake, stop, err := serveFake(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	fake.auth.passphrase, fake.follow, fake.stop = []byte("correct horse"), true, stop
+	return fake, stop
 }
 
 // mustRun runs cmd away from any terminal.
@@ -129,6 +136,33 @@ func TestConsoleOnATerminal(t *testing.T) {
 	}
 	if len(fake.subjects) != 1 {
 		t.Errorf("a line that was taken back was run: %v", sortedKeys(fake.subjects))
+	}
+}
+
+// A session ends with its connection: after a restart of the daemon a line connects
+// anew, and is asked anew.
+func TestConsoleAndANewDaemon(t *testing.T) {
+	before, sbctl := startFake(t)
+	p := terminaltest.Start(t, sbctl("console"))
+	p.Expect(`passphrase: `)
+	p.Type("correct horse\r")
+	p.Expect(prompted)
+	before.stop()
+	p.Type("subject list\r")
+	p.Expect(`hint: sbctl service start`)
+	p.Expect(`the connection to the daemon has ended, and the session with it`)
+	p.Expect(prompted)
+	fakeAt(t, before.home)
+	p.Type("subject add worker -q\r")
+	p.Expect(`worker\r\nsbctl> $`)
+	p.Type("grant worker nothing\r")
+	p.Expect(`Operator's passphrase: `)
+	p.Type("correct horse\r")
+	p.Expect(`there is no resource nothing`)
+	p.Expect(prompted)
+	p.Type("exit\r")
+	if code := p.Wait(); code != 2 {
+		t.Errorf("exit %d, want that of the last line that failed", code)
 	}
 }
 
