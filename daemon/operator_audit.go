@@ -241,10 +241,7 @@ func (o operator) ListDenials(ctx context.Context, req *operatorv1.ListDenialsRe
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, err
 	}
-	response := &operatorv1.ListDenialsResponse{}
-	for _, g := range o.namedTo(ctx, groups) {
-		response.Groups = append(response.Groups, g)
-	}
+	response := &operatorv1.ListDenialsResponse{Groups: o.namedTo(ctx, groups)}
 	slices.SortFunc(response.Groups, func(a, b *operatorv1.DenialGroup) int {
 		return cmp.Or(-cmp.Compare(a.Last, b.Last), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Capability, b.Capability), cmp.Compare(a.Cause, b.Cause))
 	})

@@ -274,6 +274,7 @@ func TestProfilesStay(t *testing.T) {
 	equal(t, "exported after a restart", export(t, d, &operatorv1.ExportRequest{}), first)
 	equal(t, "under caps", openUnder(t, d, "worker", "reader").Refused("notes"), wire.AccessDenied)
 	d.Lock()
+	equal(t, "profiles of a locked vault", d.Status().GetProfiles(), 0)
 	d.Unlock()
 	equal(t, "under caps after a lock", openUnder(t, d, "worker", "reader").Refused("notes"), wire.AccessDenied)
 	equal(t, "applied again", len(applyTo(t, d, &operatorv1.ApplyRequest{Document: []byte(coders)}).GetChanges()), 0)

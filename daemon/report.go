@@ -41,6 +41,7 @@ func boundaries(tier grants.Tier) (covered, notProvided []string) {
 		files = "Other files: what is left in them may be read or run by somebody outside of this launch."
 	)
 	switch tier {
+	case grants.Cooperative, grants.Keyed:
 	case grants.Bound:
 		return []string{tree, apart}, []string{files}
 	case grants.Sandboxed:
