@@ -31,7 +31,7 @@ type documents struct {
 // tell runs the whole story.
 func (d *demo) tell(document string) (err error) {
 	d.title("A daemon of its own, in " + d.home)
-	stop, err := d.daemon()
+	stop, err := d.daemon(d.ctx)
 	if err != nil {
 		return err
 	}
