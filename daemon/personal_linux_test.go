@@ -73,6 +73,9 @@ func twoOperators(t *testing.T) (d *daemontest.Daemon, second func() operatorv1.
 	t.Cleanup(func() { _ = os.RemoveAll(sockets) })
 	must(t, os.Chmod(sockets, 0o755))
 	d = daemontest.StartWith(t, daemontest.Options{SocketDir: sockets, Config: fmt.Sprintf("operators: [%d]\n", uid)})
+	var shared unix.Stat_t // with another group, where there is one that names the account alone
+	must(t, unix.Stat(place.OperatorSocket(sockets), &shared))
+	gid = int(shared.Gid)
 	return d, func() operatorv1.OperatorServiceClient {
 		t.Helper()
 		conn := dialAs(t, uid, gid, place.OperatorSocket(sockets))
