@@ -35,6 +35,8 @@ func fakeAt(t *testing.T, home string) (*fakeOperator, func()) {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
 	fake.auth.passphrase, fake.follow, fake.stop = []byte("correct horse"), true, stop
 	return fake, stop
 }
