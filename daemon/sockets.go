@@ -342,7 +342,7 @@ func (d *Daemon) makeSocketDirs() error {
 			return err
 		}
 	} else {
-		if err := checkTop(d.socketDir); err != nil {
+		if err := d.checkTop(); err != nil {
 			return fault(wire.SocketUnsafe, "%w", err)
 		}
 		if err := checkParents(d.socketDir); err != nil {
@@ -364,12 +364,15 @@ func (d *Daemon) makeSocketDirs() error {
 	return nil
 }
 
-// checkTop wants the socket directory to be ours alone, or to be one that others
-// may pass through: so it is where its sockets were, or will be, shared.
-func checkTop(dir string) error {
-	err := checkDir(dir, 0o700)
-	for _, mode := range []fs.FileMode{0o711, 0o755} {
-		if err != nil && checkDir(dir, mode) == nil {
+// checkTop wants the socket directory to be ours alone, or, outside the home, to
+// be one that others may pass through: its sockets were shared, or will be.
+func (d *Daemon) checkTop() error {
+	err := checkDir(d.socketDir, 0o700)
+	if err == nil || below(d.home, place.BrokerSocket(d.socketDir)) {
+		return err
+	}
+	for _, mode := range []fs.FileMode{passable, 0o755} {
+		if checkDir(d.socketDir, mode) == nil {
 			return nil
 		}
 	}
