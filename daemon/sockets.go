@@ -251,6 +251,9 @@ func (d *Daemon) admitTo(path string, kind, mode fs.FileMode, to audience) error
 		return err
 	}
 	stat := info.Sys().(*syscall.Stat_t)
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return fmt.Errorf("%s is a symbolic link", path)
+	}
 	if info.Mode().Type() != kind || int(stat.Uid) != os.Geteuid() {
 		return fmt.Errorf("%s must be a %s of uid %d", path, kindName(kind), os.Geteuid())
 	}
