@@ -47,6 +47,8 @@ type grammar struct {
 	Run        runCmd        `cmd:"" group:"start" help:"Start a command as a launch: every process in it is one subject"`
 	Sandbox    sandboxCmd    `cmd:"" group:"start" help:"Show what a sandbox keeps out"`
 
+	Conformance conformanceCmd `cmd:"" group:"start" help:"Check on this machine what the broker promises, with attacks"`
+
 	Secret   secretCmd   `cmd:"" aliases:"secrets" group:"content" help:"Manage sealed content"`
 	Resource resourceCmd `cmd:"" aliases:"resources" group:"content" help:"Manage named content, registered files included"`
 
@@ -81,6 +83,7 @@ type grammar struct {
 	Completion completionCmd `cmd:"" group:"shell" help:"Write a completion script for your shell"`
 	Man        manCmd        `cmd:"" hidden:"" help:"Write the man pages into a directory"`
 	Complete   completeCmd   `cmd:"" hidden:"" name:"__complete" help:"Answer a completion script"`
+	Attempt    attemptCmd    `cmd:"" hidden:"" name:"__attempt" help:"Make an attack for conformance"`
 }
 
 // Help is the manual of sbctl itself.

@@ -30,6 +30,7 @@ type stage struct {
 	home   string   // of the broker
 	env    []string // what the programs get besides SB_HOME; nil: a little of ours
 	stderr io.Writer
+	pid    int // of the daemon, once it was started
 }
 
 // newStage makes the temporary directory of a stage.
@@ -93,6 +94,7 @@ func (s *stage) daemon(ctx context.Context) (stop func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting sbd: %w", err)
 	}
+	s.pid = process.Process.Pid
 	stop = func() error {
 		_ = process.Process.Signal(os.Interrupt)
 		select {

@@ -5,6 +5,7 @@ package stdiomcp
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,8 @@ type Config struct {
 	Stderr io.Writer
 	// Patience bounds one call; 0 means ten seconds.
 	Patience time.Duration
+	// Name is what the client calls itself; empty means sbctl.
+	Name string
 }
 
 // Client is a session with one server. It is for one goroutine.
@@ -67,7 +70,7 @@ func Start(ctx context.Context, config Config) (*Client, error) {
 		c.patience = 10 * time.Second
 	}
 	go c.read(out)
-	if err := c.initialize(); err != nil {
+	if err := c.initialize(cmp.Or(config.Name, "sbctl")); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -82,11 +85,11 @@ func (c *Client) read(out io.Reader) {
 	}
 }
 
-func (c *Client) initialize() error {
+func (c *Client) initialize(name string) error {
 	_, err := c.Call("initialize", map[string]any{
 		"protocolVersion": revision,
 		"capabilities":    map[string]any{},
-		"clientInfo":      map[string]any{"name": "sbctl", "version": "1"},
+		"clientInfo":      map[string]any{"name": name, "version": "1"},
 	})
 	if err != nil {
 		return err
@@ -146,6 +149,9 @@ func (c *Client) Tool(name string, arguments, result any) error {
 	}
 	return nil
 }
+
+// PID is the server's process.
+func (c *Client) PID() int { return c.process.Process.Pid }
 
 // Close ends the session as a client does, by closing the server's input, and
 // waits for it.

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+
+	machine "subjectbroker/worker/probe"
+)
+
+// hostLayer looks at the facts of this machine and at the person's own home. It
+// only reads.
+func (c *conformance) hostLayer(ctx context.Context) error {
+	for _, fact := range machine.Here(ctx) {
+		status := checkNotProvided
+		switch fact.Status {
+		case machine.Held:
+			status = checkPass
+		case machine.Unknown:
+			status = checkUnsupported
+		case machine.NotHeld:
+		}
+		c.note(layerHost, fact.ID, status, "%s: %s", fact.Tried, fact.Words)
+	}
+	places, err := c.app.places()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(places.Home); errors.Is(err, fs.ErrNotExist) {
+		c.note(layerHost, "home", checkNotProvided, "there is no broker in %s", places.Home)
+		return nil
+	}
+	for _, p := range probeHome(places.Home) {
+		c.expect(layerHost, p.Name, p.Status == probeOK, "%s", p.Summary)
+	}
+	for _, p := range probeSockets(places.Home, places.SocketDir) {
+		status := checkFail
+		switch p.Status {
+		case probeOK:
+			status = checkPass
+		case probeWarn:
+			status = checkNotProvided
+		}
+		c.note(layerHost, strings.ReplaceAll(p.Name, " ", "."), status, "%s", p.Summary)
+	}
+	return nil
+}
