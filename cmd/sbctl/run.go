@@ -27,7 +27,7 @@ const (
 const maxLaunchCommand = 256
 
 type runCmd struct {
-	Subject   string   `placeholder:"S" help:"Subject that every process of the launch is. Required, but inside a launch."`
+	Subject   string   `placeholder:"S" help:"Subject that every process of the launch is. Required, except inside a launch."`
 	Profile   string   `placeholder:"P" help:"Profile that its runs are under, whatever they ask for."`
 	Sandbox   bool     `help:"Show nothing but the system, read-only, and the workspace."`
 	Workspace string   `placeholder:"DIR" help:"Folder that a sandbox may write, and starts in; the current one when not given."`
@@ -48,16 +48,21 @@ place before CMD starts; the tier of its runs is then "bound", or "sandboxed" wi
 What CMD sees:
   The broker's home, the operator's socket, processes outside, the session bus,
   and the sockets of systemd, tmux, screen, docker, podman, X11, ssh and gpg
-  agents are not there. All else is as outside, but with --sandbox: then the
-  system is read-only, the workspace can be written, /tmp and the home directory
-  are empty and its own, and there is nothing else. "sbctl sandbox show" lists it.
+  agents are not there. /dev has null, zero, full, random, urandom, tty and
+  terminals, and no other device (fuse, dri, kvm); /run has what names of hosts
+  need; /sys is read-only. Programs with the setuid bit, as sudo, gain nothing,
+  and files of other uids show as those of nobody. All else is as outside.
+  With --sandbox the system is read-only, the workspace can be written, /tmp and
+  the home directory are empty and its own, and there is nothing else. "sbctl
+  sandbox show" lists either.
   A workspace that holds the broker's home, or lies in it, is refused.
 
 Its environment is an allow-list: PATH, HOME, USER, SHELL, TERM, LANG and their
-like, SB_HOME and SB_SOCKET; --keep-env adds to it. --env and --env-file hand it
-content on your word: each is recorded as disclosed, no grant is asked for, and
-what a program was given it can keep. The content of a resource is the value byte
-for byte. The file is a dotenv file whose values are sb://RES or empty, as "sbctl
+like, SB_HOME and SB_SOCKET; --keep-env adds to it. Variables that change how
+programs load or debug themselves are kept out, whoever names them: LD_*, GRPC_*,
+GODEBUG and their like; "-- env LD_LIBRARY_PATH=… CMD" sets one all the same. --env and --env-file hand it content on your word: each is
+recorded as disclosed, no grant is asked for, and what a program was given it can
+keep. The content of a resource is the value byte for byte. The file is a dotenv file whose values are sb://RES or empty, as "sbctl
 import dotenv --rewrite" leaves it; a plain value is refused, so that nothing gets
 in unrecorded.
 
@@ -66,8 +71,9 @@ command that was started directly. The launch ends with CMD, and when it does,
 or when "sbctl run" is killed, no process of it is left. "sbctl runs" shows it,
 "sbctl runs end" ends it. It goes on while the daemon is restarted.
 
-Inside a launch run asks the daemon for nothing and keeps the environment: it can
-only narrow, with --sandbox and --no-net; another subject, or --env, exits 3.
+Inside a launch run asks the daemon for nothing, and keeps the environment but for
+the variables that are kept out of any launch. It can only narrow, with --sandbox
+and --no-net; another subject, or --env, exits 3.
 
 Exit codes:
   that of CMD, or 128 and the number of the signal that ended it
@@ -157,6 +163,9 @@ func (c runCmd) checkFlags(doing string) error {
 	for _, name := range c.KeepEnv {
 		if !envName.MatchString(name) {
 			return refuse(doing, "--keep-env takes the name of a variable, and its value from your environment")
+		}
+		if err := checkLoads(name); err != nil {
+			return refuse(doing, "--keep-env: %v", err)
 		}
 	}
 	return nil
@@ -324,8 +333,8 @@ func (a *app) launch(ctx context.Context, doing string, config launch.Config, pl
 	if err != nil {
 		return named(err)
 	}
-	a.close() // the launch outlives this connection, and the daemon itself
-	a.conn = nil
+	a.close()    // the launch outlives this connection, and the daemon itself
+	a.conn = nil // in a console close leaves it: its next line has it still, and this one is done with it
 	values, err := variables(plan.handed, opened.GetContents())
 	for _, c := range opened.GetContents() {
 		clear(c.GetContent())

@@ -44,6 +44,12 @@ func checkEnvName(name string) error {
 	if slices.Contains(launchSets, name) {
 		return fmt.Errorf("%s is set by the launch itself", name)
 	}
+	return checkLoads(name)
+}
+
+// checkLoads refuses what this program removes from its own environment before it
+// reads it, and so from that of all it starts.
+func checkLoads(name string) error {
 	if clean, _ := worker.CleanEnviron([]string{name + "="}); len(clean) == 0 {
 		return fmt.Errorf("%s changes how programs load or debug themselves, and is kept out of a launch", name)
 	}
