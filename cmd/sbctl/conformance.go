@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -112,10 +111,16 @@ func (c conformanceCmd) examine(ctx context.Context, a *app) (view conformanceVi
 	if err != nil {
 		return view, err
 	}
-	s, err := newStage("sb-check-", io.Discard)
+	said := &lastWords{}
+	s, err := newStage("sb-check-", said)
 	if err != nil {
 		return view, err
 	}
+	defer func() {
+		if words := said.String(); err != nil && words != "" {
+			err = fmt.Errorf("%w; what was said last: %s", err, words)
+		}
+	}()
 	examined := &conformance{stage: s, app: a, self: self, unprotected: c.Unprotected}
 	remove, err := examined.keepClean()
 	if err != nil {
@@ -158,6 +163,27 @@ func (c *conformance) prepare() error {
 		"PATH=" + filepath.Dir(c.self) + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + c.person(), "TZ=UTC",
 	}
 	return nil
+}
+
+// lastWords keeps the last line that programs wrote. It is safe for concurrent use.
+type lastWords struct {
+	mu   sync.Mutex
+	line string
+}
+
+func (w *lastWords) Write(text []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if line := strings.TrimSpace(string(text)); line != "" {
+		w.line = line
+	}
+	return len(text), nil
+}
+
+func (w *lastWords) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return oneLine(w.line)
 }
 
 func (c *conformance) person() string { return filepath.Join(c.dir, "person") }

@@ -5,6 +5,8 @@ package probe
 // out.
 type Bait struct {
 	Home string `json:"home,omitempty"` // the broker's home, absolute
+	// SocketDir holds broker/; empty means Home/run.
+	SocketDir string `json:"socketDir,omitempty"`
 	// Dir is a directory that may be written, on the home's file system.
 	Dir string `json:"dir,omitempty"`
 

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -102,21 +103,21 @@ func (e escaper) log() Probe {
 // plant makes a file in the home, where a configuration could be.
 func (e escaper) plant() Probe {
 	p := Probe{ID: "home.write", Tried: "making a file in the broker's home"}
-	return p.reached(made(filepath.Join(e.bait.Home, ".probe")), "it was made")
+	return p.reached(made(e.bait.Home), "it was made")
 }
 
-func made(path string) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+func made(dir string) error {
+	file, err := os.CreateTemp(dir, ".probe")
 	if err != nil {
 		return err
 	}
-	return errors.Join(file.Close(), os.Remove(path))
+	return errors.Join(file.Close(), os.Remove(file.Name()))
 }
 
 // replace does what it takes to put another socket in the place of the broker's.
 func (e escaper) replace() Probe {
 	p := Probe{ID: "socket.replace", Tried: "making a file beside the broker's socket, as it takes to replace it"}
-	return p.reached(made(filepath.Join(e.bait.Home, "run", "broker", ".probe")), "it was made: the socket can be replaced")
+	return p.reached(made(filepath.Join(cmp.Or(e.bait.SocketDir, filepath.Join(e.bait.Home, "run")), "broker")), "it was made: the socket can be replaced")
 }
 
 func (e escaper) scratch(p Probe, try func(dir string) Probe) Probe {
