@@ -40,8 +40,8 @@ func (b broker) ListResources(ctx context.Context, req *brokerv1.ListResourcesRe
 	if err != nil {
 		return nil, err
 	}
-	if !has(r.profile, toolList) {
-		return nil, d.refuseTool(ctx, r, "list", toolList)
+	if !r.ceiling.Lists(grants.ToolList) {
+		return nil, d.refuseTool(ctx, r, "list", grants.ToolList)
 	}
 	names := d.state().readable(r.asker(), d.clock.read())
 	e := r.entry(audit.List)
@@ -176,7 +176,7 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 
 // listed is what the run's lists hold now; nothing when it may not list.
 func (d *Daemon) listed(r *run) []string {
-	if !has(r.profile, toolList) {
+	if !r.ceiling.Lists(grants.ToolList) {
 		return nil
 	}
 	return d.state().readable(r.asker(), d.clock.read())

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"subjectbroker/audit"
 	"subjectbroker/grants"
@@ -17,29 +16,27 @@ const (
 	bucketTools    = "tools"
 )
 
-// Tools of the shim that a profile has to list. The daemon does what they do, so
-// it is the daemon that keeps a run from what its profile does not list.
-const (
-	toolRead = "read_resource"
-	toolList = "list_resources"
-)
-
 // profileFor returns the profile under which a run of subject opens now, and the
 // ceiling of that run, which no later change moves. Without a name there is
 // neither. The cause is empty when the run may open: to a subject, another one's
 // profile does not exist.
 func (d *Daemon) profileFor(subject, name string) (grants.Profile, *grants.Ceiling, string) {
-	if name == "" {
-		return grants.Profile{}, nil, ""
-	}
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	p, ok := st.set.Profile(name)
+	return st.profileFor(subject, name)
+}
+
+// profileFor is the same for a caller that holds mu.
+func (s *state) profileFor(subject, name string) (grants.Profile, *grants.Ceiling, string) {
+	if name == "" {
+		return grants.Profile{}, nil, ""
+	}
+	p, ok := s.set.Profile(name)
 	if !ok || p.Subject != subject {
 		return grants.Profile{}, nil, string(grants.CauseUnknownProfile)
 	}
-	ceiling, _ := st.set.Ceiling(name)
+	ceiling, _ := s.set.Ceiling(name)
 	return p, ceiling, ""
 }
 
@@ -53,12 +50,6 @@ func (s *state) stands(p grants.Profile) bool {
 	defer s.mu.RUnlock()
 	now, ok := s.set.Profile(p.Name)
 	return ok && now.Subject == p.Subject && now.Created.Equal(p.Created)
-}
-
-// has reports whether a run under p has that tool of the shim. Without a profile
-// it has them all.
-func has(p grants.Profile, tool string) bool {
-	return p.Name == "" || slices.Contains(p.Tools, tool)
 }
 
 // refuseTool records that a run asked for what its profile has no tool for.

@@ -99,6 +99,8 @@ func TestCeilings(t *testing.T) {
 		{"fetcher", "reach:docs.example.com", ""},
 		{"fetcher", "reach:anywhere", "TOOL_NOT_LISTED"},
 		{"fetcher", "read:docs.plan", "TOOL_NOT_LISTED"}, // it has no tool of ours that reads
+		{"fetcher", "read:docs.absent", "TOOL_NOT_LISTED"},
+		{"all", "read:absent", "UNKNOWN_RESOURCE"},
 	} {
 		t.Run(tc.profile+" "+tc.capability, func(t *testing.T) {
 			clock.step(time.Minute) // the budget for denials is full again
@@ -180,6 +182,9 @@ func TestProfilesOfOthers(t *testing.T) {
 		equal(t, tc.subject+" under "+tc.profile, got.Message+" "+string(got.Reason)+got.Cause, "access denied ACCESS_DENIED")
 		equal(t, "the cause", last(d, "run.open").Cause, tc.cause)
 		equal(t, "the profile", last(d, "run.open").ProfileID, tc.profile)
+		explained, err := d.Operator().Explain(t.Context(), &operatorv1.ExplainRequest{Subject: tc.subject, Capability: "read:notes", Profile: tc.profile})
+		must(t, err)
+		equal(t, "the operator's explain of "+tc.subject+" under "+tc.profile, explained.GetCause(), tc.cause)
 	}
 	for _, profile := range []string{"a b", "..", strings.Repeat("a", 129)} {
 		claim := daemontest.Claim("worker")

@@ -81,21 +81,24 @@ func (s *state) refund(grantID string) {
 type asker struct {
 	subject string
 	tier    grants.Tier
-	profile grants.Profile  // zero: none, and then no ceiling
-	ceiling *grants.Ceiling // of the run under the profile
+	profile string          // empty: none
+	ceiling *grants.Ceiling // of the run under the profile; nil although profile is set: there is none of that name
 	host    bool            // a host asks for a tool of its own, not for ours
 }
 
-// lacksRead reports whether content is read with a tool that the profile does not
-// list, although another tool's requirement may cover the capability.
-func (a asker) lacksRead(c grants.Capability) bool {
-	return c.Action == grants.Read && !a.host && !has(a.profile, toolRead)
+// tool is the built-in tool with which it does something; empty: none.
+func (a asker) tool(action grants.Action) string {
+	if action == grants.Read && !a.host {
+		return grants.ToolRead
+	}
+	return ""
 }
 
 // request makes the question for the evaluator. The caller holds mu.
 func (s *state) request(who asker, capability grants.Capability, at reading) grants.Request {
 	q := grants.Request{
-		Subject: who.subject, Capability: capability, Tier: who.tier, Profile: who.profile.Name, Ceiling: who.ceiling, Used: s.used,
+		Subject: who.subject, Capability: capability, Tier: who.tier, Profile: who.profile, Ceiling: who.ceiling,
+		Tool: who.tool(capability.Action), Used: s.used,
 	}
 	q.Object = s.object(capability)
 	at.judge(&q)
@@ -118,11 +121,7 @@ func (s *state) decide(who asker, capability grants.Capability, at reading) gran
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	q := s.request(who, capability, at)
-	decision := grants.Decide(s.set, &q)
-	if who.lacksRead(capability) && decision.Outcome != grants.Denied {
-		return grants.Decision{Outcome: grants.Denied, Reason: grants.ReasonAccessDenied, Cause: grants.CauseToolNotListed}
-	}
-	return decision
+	return grants.Decide(s.set, &q)
 }
 
 // readable lists what may be read now, sorted, gated resources included.
@@ -141,9 +140,6 @@ func (s *state) eachReadable(who asker, at reading, names []string, fn func(stri
 		names = s.names
 	}
 	q := s.request(who, grants.Capability{Action: grants.Read}, at)
-	if who.lacksRead(q.Capability) {
-		return
-	}
 	for _, name := range names {
 		q.Capability.Object = name
 		q.Object = s.object(q.Capability)

@@ -13,6 +13,7 @@ type Ceiling struct {
 	subject string // whose runs it is for
 	within  [actionCount][]requirement
 	caps    []Pattern // nil: not narrowed
+	own     []string  // built-in tools that the profile lists
 }
 
 // requirement is one pattern that a tool requires.
@@ -30,6 +31,7 @@ func NewCeiling(p Profile, tools []Tool) *Ceiling {
 	c := &Ceiling{profile: p.Name, subject: p.Subject, caps: slices.Clone(p.Caps)}
 	for _, name := range p.Tools {
 		if IsBuiltin(name) {
+			c.own = append(c.own, name)
 			c.add(p.Approval, Tool{Name: name, Requires: BuiltinRequires(name)})
 		}
 	}
@@ -76,6 +78,10 @@ func (c *Ceiling) Covers(capability Capability) (ok bool, cause Cause) {
 	_, cause = c.find(capability)
 	return cause == "", cause
 }
+
+// Lists reports whether a run under c has that built-in tool. Without a profile
+// it has them all.
+func (c *Ceiling) Lists(builtin string) bool { return c == nil || slices.Contains(c.own, builtin) }
 
 // find returns the requirement that capability is for, and why it is not covered
 // all the same. It does not allocate.

@@ -126,6 +126,12 @@ func TestDecisionsUnderACeiling(t *testing.T) {
 				p.Subject = "boss"
 				r.Profile, r.Ceiling = p.Name, NewCeiling(p, nil)
 			}, refused(CauseSubjectMismatch, "")},
+		{"with a tool that it lists", any, asking("read:docs.a"), func(r *Request) { reading(r); r.Tool = ToolRead }, allowed("any")},
+		{"with one that it does not list", any, asking("read:docs.a"), func(r *Request) { reading(r); r.Tool = ToolList }, refused(CauseToolNotListed, "")},
+		{"read by a tool that does not read", any, asking("read:docs.a"),
+			func(r *Request) { under(profile("notes/add"))(r); r.Tool = ToolRead }, refused(CauseToolNotListed, "")},
+		{"the control: by the tool that requires it", any, asking("read:docs.a"), under(profile("notes/add")), allowed("any")},
+		{"with a tool, and no profile", any, asking("read:docs.a"), func(r *Request) { r.Tool = ToolRead }, allowed("any")},
 		{"a ceiling without its name counts too", any, asking("read:plan"),
 			func(r *Request) { reading(r); r.Profile = "" }, refused(CauseCapsNarrowed, "")},
 	})

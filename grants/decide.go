@@ -15,6 +15,11 @@ type Request struct {
 	Profile string
 	Ceiling *Ceiling
 
+	// Tool is the built-in tool that acts; empty: none does, for a host asks for a
+	// tool of its own. The ceiling has to list it, whichever tool requires the
+	// capability.
+	Tool string
+
 	Now         time.Time     // wall clock; zero: not known, as if ClockBehind
 	BootID      string        // of the present boot; empty: not known
 	SinceBoot   time.Duration // boot clock, suspend included
@@ -100,6 +105,12 @@ func (r *Request) ceiling(t *trace) (*requirement, Cause) {
 	}
 	if t != nil {
 		t.add(CheckProfile, Pass, "the run is under profile "+c.profile, "")
+	}
+	if r.Tool != "" && !c.Lists(r.Tool) {
+		if t != nil {
+			t.add(CheckCeiling, Fail, "the profile does not list "+r.Tool+", with which this is done", "")
+		}
+		return nil, CauseToolNotListed
 	}
 	found, cause := c.find(r.Capability)
 	switch cause {

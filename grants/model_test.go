@@ -90,6 +90,9 @@ func (m *model) decide(r *Request) Decision {
 		if run.profile.Subject != r.Subject {
 			return refused(CauseSubjectMismatch, "")
 		}
+		if r.Tool != "" && !slices.Contains(run.profile.Tools, r.Tool) {
+			return refused(CauseToolNotListed, "")
+		}
 		var cause Cause
 		if cause, gated = run.judge(r.Capability); cause != "" {
 			return refused(cause, "")
@@ -221,7 +224,7 @@ func anyPatterns(t *rapid.T) []Pattern {
 			patterns = append(patterns, p)
 		}
 	}
-	return sortedPatterns(patterns)
+	return SortedPatterns(patterns)
 }
 
 func anyTool(t *rapid.T) Tool {
@@ -237,7 +240,7 @@ func anyProfile(t *rapid.T) Profile {
 		Subject:  rapid.SampledFrom(someNames).Draw(t, "subject"),
 		Approval: rapid.SampledFrom([]Approval{ApprovalAuto, ApprovalAuto, ApprovalAlways, ApprovalNever}).Draw(t, "profile approval"),
 	}
-	for _, name := range append([]string{"capability_report", "read_resource"}, someTools...) {
+	for _, name := range append([]string{"capability_report", "list_resources", "read_resource"}, someTools...) {
 		if rapid.Bool().Draw(t, "lists") {
 			p.Tools = append(p.Tools, name)
 		}
@@ -287,6 +290,7 @@ func anyRequest(t *rapid.T) *Request {
 			Personal: rapid.IntRange(0, 2).Draw(t, "personal") == 0, OwnerUID: anyUID(t),
 		},
 		Tier:        Tier(rapid.IntRange(0, int(Separate)).Draw(t, "run")),
+		Tool:        rapid.SampledFrom([]string{"", "", "read_resource", "list_resources"}).Draw(t, "with"),
 		Now:         noon.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "now"))),
 		BootID:      rapid.SampledFrom([]string{"boot", "later"}).Draw(t, "booted"),
 		SinceBoot:   time.Hour + time.Duration(rapid.IntRange(-1, 1).Draw(t, "since boot")),
@@ -426,6 +430,9 @@ func TestEvaluatorAgainstModel(t *testing.T) {
 					if free := withoutCeiling(set, r); wider(got, free) {
 						t.Fatalf("Decide(%+v) = %+v, and without its ceiling only %+v", r, got, free)
 					}
+					if any := withoutTool(set, r); wider(got, any) {
+						t.Fatalf("Decide(%+v) = %+v, and with no tool of ours only %+v", r, got, any)
+					}
 				}
 			},
 		})
@@ -435,6 +442,12 @@ func TestEvaluatorAgainstModel(t *testing.T) {
 func withoutCeiling(set *Set, r *Request) Decision {
 	free := *r
 	free.Profile, free.Ceiling = "", nil
+	return Decide(set, &free)
+}
+
+func withoutTool(set *Set, r *Request) Decision {
+	free := *r
+	free.Tool = ""
 	return Decide(set, &free)
 }
 

@@ -99,7 +99,7 @@ func (p *Profile) Validate() error {
 func (p *Profile) canonical() Profile {
 	c := *p
 	c.Tools = slices.Sorted(slices.Values(p.Tools))
-	c.Caps = sortedPatterns(p.Caps)
+	c.Caps = SortedPatterns(p.Caps)
 	c.Created = p.Created.UTC()
 	return c
 }

@@ -17,8 +17,15 @@ const (
 var errTool = errors.New("a tool is named SERVER/tool, at most 256 letters, digits, '.', '_', '-', '/' or ':', or is one of " +
 	strings.Join(builtins[:], ", "))
 
-// builtins are the tools that the shim has itself. They are not declared.
-var builtins = [...]string{"read_resource", "list_resources", "explain_decision", "capability_report"}
+// Built-in tools, which the shim has itself. They are not declared.
+const (
+	ToolRead    = "read_resource"
+	ToolList    = "list_resources"
+	ToolExplain = "explain_decision"
+	ToolReport  = "capability_report"
+)
+
+var builtins = [...]string{ToolRead, ToolList, ToolExplain, ToolReport}
 
 // Tool is something that an agent can call, and what it needs for that.
 type Tool struct {
@@ -47,7 +54,7 @@ func (t *Tool) Validate() error {
 // canonical is the form in which t is stored.
 func (t *Tool) canonical() Tool {
 	c := *t
-	c.Requires = sortedPatterns(t.Requires)
+	c.Requires = SortedPatterns(t.Requires)
 	c.Created = t.Created.UTC()
 	return c
 }
@@ -72,7 +79,7 @@ func IsBuiltin(name string) bool { return slices.Contains(builtins[:], name) }
 // BuiltinRequires returns what a built-in tool requires. What only explains or
 // reports is always there and requires nothing.
 func BuiltinRequires(name string) []Pattern {
-	if name == "read_resource" || name == "list_resources" {
+	if name == ToolRead || name == ToolList {
 		return []Pattern{{Action: Read, Prefix: true}}
 	}
 	return nil
@@ -93,9 +100,9 @@ func checkPatterns(list []Pattern, most int) error {
 	return nil
 }
 
-// sortedPatterns returns a copy in the one order in which lists of patterns are
-// stored. Nil stays nil.
-func sortedPatterns(list []Pattern) []Pattern {
+// SortedPatterns returns a copy in the one order in which lists of patterns are
+// stored and written. Nil stays nil.
+func SortedPatterns(list []Pattern) []Pattern {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b Pattern) int { return strings.Compare(a.String(), b.String()) })
 	return list

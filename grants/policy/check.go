@@ -28,10 +28,6 @@ func sortGrants(list []grants.Grant) {
 	})
 }
 
-func sortPatterns(list []grants.Pattern) {
-	slices.SortFunc(list, func(a, b grants.Pattern) int { return strings.Compare(a.String(), b.String()) })
-}
-
 // checkGrants judges the grants against each other and against what they name,
 // which the document may say before or after them.
 func (p *parser) checkGrants() {

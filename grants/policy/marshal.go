@@ -228,9 +228,7 @@ func quoted(s string) *yaml.Node {
 // capabilities is a sorted list of patterns.
 func capabilities(list []grants.Pattern) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
-	list = slices.Clone(list)
-	sortPatterns(list)
-	for _, p := range list {
+	for _, p := range grants.SortedPatterns(list) {
 		n.Content = append(n.Content, quoted(p.String()))
 	}
 	return n

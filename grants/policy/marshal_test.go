@@ -174,8 +174,7 @@ func anyDocument(t *rapid.T) *Document {
 		for _, text := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"read:*", "read:a.*", "read:123", "use:z", "call:a/b", "memory.read:*", "reach:h:443"}), 0, 3, rapid.ID).Draw(t, what) {
 			list = append(list, pattern(text))
 		}
-		sortPatterns(list)
-		return list
+		return grants.SortedPatterns(list)
 	}
 	for range rapid.IntRange(0, 3).Draw(t, "tools") {
 		one := grants.Tool{Name: name.Draw(t, "server") + "/" + rapid.SampledFrom([]string{"null", "a:b", "1", "-x", "..", "a/b"}).Draw(t, "tool"), Owner: d.Owner}

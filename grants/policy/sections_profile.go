@@ -98,8 +98,7 @@ func (p *parser) patterns(n *yaml.Node, what string) []grants.Pattern {
 		seen[pattern] = true
 		list = append(list, pattern)
 	})
-	sortPatterns(list)
-	return list
+	return grants.SortedPatterns(list)
 }
 
 func parseToolApproval(s string) (bool, error) {
