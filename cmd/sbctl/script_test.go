@@ -21,6 +21,7 @@ import (
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
+	"subjectbroker/worker"
 	"subjectbroker/worker/launch"
 )
 
@@ -30,6 +31,10 @@ func TestMain(m *testing.M) {
 		os.Exit(code)
 	}
 	if filepath.Base(os.Args[0]) == "sbctl" {
+		if err := worker.Harden(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		// The terminal of whoever runs the tests is not ours to ask on. A script
 		// that gives one (ttyin) has made this process a session leader already.
 		_, _ = syscall.Setsid()
