@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +16,6 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/audit/verify"
-	"subjectbroker/grants"
 	"subjectbroker/proto/place"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
@@ -180,28 +180,12 @@ func (f lineFilter) match(raw []byte) bool {
 		(f.until.IsZero() || l.Timestamp.Before(f.until))
 }
 
-// namedTo leaves out what names a resource that does not exist for the caller.
-func (o operator) namedTo(ctx context.Context, groups map[verify.Denial]*operatorv1.DenialGroup) []*operatorv1.DenialGroup {
-	uid, st := callerOf(ctx).UID, o.d.state()
-	st.mu.RLock()
-	defer st.mu.RUnlock()
-	var seen []*operatorv1.DenialGroup
-	for key, g := range groups {
-		capability, err := grants.ParseCapability(key.Capability)
-		if err == nil && capability.Action.NamesResource() && (!st.open && uid != o.d.doors.own || st.hidden(uid, capability.Object)) {
-			continue
-		}
-		seen = append(seen, g)
-	}
-	return seen
-}
-
 // maxDenialGroups bounds the answer of ListDenials.
 const maxDenialGroups = 10000
 
 var errEnough = errors.New("enough")
 
-// ListDenials groups denials.
+// ListDenials groups the denials in the log, which is whole for every operator.
 func (o operator) ListDenials(ctx context.Context, req *operatorv1.ListDenialsRequest) (*operatorv1.ListDenialsResponse, error) {
 	log := o.d.log()
 	if log == nil {
@@ -241,7 +225,7 @@ func (o operator) ListDenials(ctx context.Context, req *operatorv1.ListDenialsRe
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, err
 	}
-	response := &operatorv1.ListDenialsResponse{Groups: o.namedTo(ctx, groups)}
+	response := &operatorv1.ListDenialsResponse{Groups: slices.Collect(maps.Values(groups))}
 	slices.SortFunc(response.Groups, func(a, b *operatorv1.DenialGroup) int {
 		return cmp.Or(-cmp.Compare(a.Last, b.Last), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Capability, b.Capability), cmp.Compare(a.Cause, b.Cause))
 	})

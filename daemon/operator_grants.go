@@ -370,7 +370,7 @@ func (o operator) ListGrants(ctx context.Context, req *operatorv1.ListGrantsRequ
 	defer st.mu.RUnlock()
 	uid := callerOf(ctx).UID
 	all := st.set.All()
-	ended := slices.DeleteFunc(slices.Clone(st.ended), func(e endedGrant) bool { return e.hiddenFrom(uid) })
+	ended := slices.DeleteFunc(slices.Clone(st.ended), func(e endedGrant) bool { return hiddenFrom(uid, e.Personal) })
 	if name := req.GetSubject(); name != "" {
 		if _, err := st.knownSubject(name); err != nil && !slices.ContainsFunc(ended, func(e endedGrant) bool { return e.Subject == name }) {
 			return nil, err

@@ -67,7 +67,7 @@ func (o operator) OpenLaunch(ctx context.Context, req *operatorv1.OpenLaunchRequ
 	if l.born, err = d.mayLaunch(l.launchRow); err != nil {
 		return nil, err
 	}
-	if err := d.mayDisclose(caller, req.GetDisclose()); err != nil {
+	if l.personal, err = d.mayDisclose(caller, req.GetDisclose()); err != nil {
 		return nil, err
 	}
 	response := &operatorv1.OpenLaunchResponse{}
@@ -282,8 +282,8 @@ func (o operator) disclose(ctx context.Context, l *launch, name string) ([]byte,
 }
 
 // mayDisclose says in words why the operator cannot hand resources to a tree,
-// before the first of them is opened.
-func (d *Daemon) mayDisclose(p *peer.Peer, names []string) error {
+// before the first of them is opened. It returns which of them are personal.
+func (d *Daemon) mayDisclose(p *peer.Peer, names []string) (personal []string, err error) {
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -291,16 +291,20 @@ func (d *Daemon) mayDisclose(p *peer.Peer, names []string) error {
 	for _, name := range names {
 		f, err := st.known(p.UID, name)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !f.content() {
-			return refuse("%s has no content", name)
+			return nil, refuse("%s has no content", name)
 		}
 		if total += f.size; total > maxDisclosed {
-			return &wire.Error{Reason: wire.ResourceTooLarge, Message: fmt.Sprintf("a launch is handed at most %d KiB", maxDisclosed>>10)}
+			return nil, &wire.Error{Reason: wire.ResourceTooLarge, Message: fmt.Sprintf("a launch is handed at most %d KiB", maxDisclosed>>10)}
+		}
+		if f.owner != nil {
+			personal = append(personal, name)
 		}
 	}
-	return nil
+	slices.Sort(personal)
+	return personal, nil
 }
 
 // endLaunch ends a launch on the operator's word: nothing is served in it from

@@ -434,7 +434,7 @@ func (o operator) GetResource(ctx context.Context, req *operatorv1.GetResourceRe
 		return nil, err
 	}
 	record, err := d.recordOf(name)
-	if err == nil && hiddenFrom(callerOf(ctx).UID, record) {
+	if err == nil && hiddenFrom(callerOf(ctx).UID, ownerOf(record)) {
 		err = vault.ErrNotFound
 	}
 	if err != nil {
@@ -524,7 +524,7 @@ func (d *Daemon) recordsOf(uid uint32) ([]vault.Record, error) {
 	var all []vault.Record
 	err := d.vault.View(func(tx *vault.Tx) error {
 		return tx.Records(func(r vault.Record) error {
-			if !hiddenFrom(uid, r) {
+			if !hiddenFrom(uid, ownerOf(r)) {
 				all = append(all, r)
 			}
 			return nil

@@ -26,7 +26,7 @@ func (d *Daemon) launchMessages(uid uint32, ended bool) []*operatorv1.Launch {
 	var all []*operatorv1.Launch
 	runs := d.runs.byLaunch()
 	for _, l := range d.launches.list(ended) {
-		all = append(all, d.unnamed(uid, l.message(runs[l])))
+		all = append(all, l.unnamed(uid, l.message(runs[l])))
 	}
 	return all
 }
@@ -42,7 +42,7 @@ func (o operator) EndRun(ctx context.Context, req *operatorv1.EndRunRequest) (*o
 		if err != nil {
 			return nil, err
 		}
-		return &operatorv1.EndRunResponse{Launch: o.d.unnamed(callerOf(ctx).UID, ended)}, nil
+		return &operatorv1.EndRunResponse{Launch: l.unnamed(callerOf(ctx).UID, ended)}, nil
 	}
 	accountFor(ctx)
 	if err := o.d.endRuns(wire.RunEnded, "ENDED_BY_OPERATOR", func(other *run) bool { return other == r }); err != nil {
@@ -94,7 +94,7 @@ func (r *run) message(uid uint32) *operatorv1.Run {
 	}
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(r.resources)) {
-		if owner := r.resources[name]; owner == nil || *owner == uid {
+		if !hiddenFrom(uid, r.resources[name]) {
 			names = append(names, name)
 		}
 	}

@@ -13,27 +13,26 @@ import (
 // A personal resource is one operator's: of the uid that put it, which is kept in
 // its record. For every other operator it does not exist, in no list and under no
 // verb, and grants of theirs never match it. What they cannot be kept from is the
-// log, which is one chain for all and names resources, and whatever ends access
-// without naming anything: revoking all of a subject, removing the subject, panic.
+// log, which is one chain for all, names resources, and is whole for every
+// operator, counted by denials too; and whatever ends access without naming
+// anything: revoking all of a subject, removing the subject, panic.
 
 // personal reports whether a record is of a personal resource.
 func personal(r vault.Record) bool { return r.Domain == policy.DomainPersonal }
 
-// hiddenFrom reports whether a record does not exist for an operator.
-func hiddenFrom(uid uint32, r vault.Record) bool { return personal(r) && r.ByUID != uid }
-
-// hiddenFrom reports whether a resource does not exist for an operator.
-func (f facts) hiddenFrom(uid uint32) bool { return f.owner != nil && *f.owner != uid }
+// hiddenFrom reports whether what is of owner does not exist for an operator; nil:
+// it is every operator's.
+func hiddenFrom(uid uint32, owner *uint32) bool { return owner != nil && *owner != uid }
 
 // hidden reports whether there is a resource of that name that does not exist for
 // an operator. The caller holds changing.mu or mu.
-func (s *state) hidden(uid uint32, name string) bool { return s.catalog[name].hiddenFrom(uid) }
+func (s *state) hidden(uid uint32, name string) bool { return hiddenFrom(uid, s.catalog[name].owner) }
 
 // known returns the facts of a resource that must exist for an operator. The
 // caller holds changing.mu or mu.
 func (s *state) known(uid uint32, name string) (facts, error) {
 	f, ok := s.catalog[name]
-	if !ok || f.hiddenFrom(uid) {
+	if !ok || hiddenFrom(uid, f.owner) {
 		return facts{}, unknown(wire.UnknownResource, name)
 	}
 	return f, nil
@@ -64,7 +63,7 @@ func (s *state) seen(uid uint32, all []grants.Grant) []grants.Grant {
 func (s *state) count(uid uint32) int {
 	n := 0
 	for _, f := range s.catalog {
-		if !f.hiddenFrom(uid) {
+		if !hiddenFrom(uid, f.owner) {
 			n++
 		}
 	}
@@ -90,17 +89,13 @@ func (s *state) setFor(uid uint32, subject string, capability grants.Capability)
 	return set
 }
 
-// unnamed takes from a launch the names of resources that do not exist for an
-// operator. A launch is opened by the daemon's own uid, with what exists for that.
-func (d *Daemon) unnamed(uid uint32, l *operatorv1.Launch) *operatorv1.Launch {
-	if uid == d.doors.own {
-		return l
+// unnamed takes from a message about a launch the names of what was personal when
+// it was disclosed, for another operator than the one who opened the launch.
+func (l *launch) unnamed(uid uint32, m *operatorv1.Launch) *operatorv1.Launch {
+	if hiddenFrom(uid, &l.uid) {
+		m.Disclosed = slices.DeleteFunc(slices.Clone(m.Disclosed), func(name string) bool { return slices.Contains(l.personal, name) })
 	}
-	st := d.state()
-	st.mu.RLock()
-	defer st.mu.RUnlock()
-	l.Disclosed = slices.DeleteFunc(slices.Clone(l.Disclosed), func(name string) bool { return !st.open || st.hidden(uid, name) })
-	return l
+	return m
 }
 
 // ownerOf is the operator whose a record is; nil when it is not personal.

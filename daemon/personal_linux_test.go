@@ -158,6 +158,12 @@ func TestPersonalIsHiddenFromOtherOperators(t *testing.T) {
 	_, err = first.RemoveResource(ctx, &operatorv1.RemoveResourceRequest{Name: marker + "-old"})
 	must(t, err)
 
+	tree := daemontest.NewTree(t, daemontest.TreeOptions{Places: d.Places})
+	request := tree.Request("worker", daemontest.TreeOptions{})
+	request.Disclose = []string{"readme", marker}
+	_, err = first.OpenLaunch(ctx, request)
+	must(t, err)
+
 	looks := func(op operatorv1.OperatorServiceClient) map[string]func() (proto.Message, error) {
 		return map[string]func() (proto.Message, error){
 			"ListResources": func() (proto.Message, error) { return op.ListResources(ctx, &operatorv1.ListResourcesRequest{}) },
@@ -169,7 +175,6 @@ func TestPersonalIsHiddenFromOtherOperators(t *testing.T) {
 			"ListSubjects": func() (proto.Message, error) { return op.ListSubjects(ctx, &operatorv1.ListSubjectsRequest{}) },
 			"ListRuns":     func() (proto.Message, error) { return op.ListRuns(ctx, &operatorv1.ListRunsRequest{Ended: true}) },
 			"Status":       func() (proto.Message, error) { return op.Status(ctx, &operatorv1.StatusRequest{}) },
-			"ListDenials":  func() (proto.Message, error) { return op.ListDenials(ctx, &operatorv1.ListDenialsRequest{}) },
 			"Export": func() (proto.Message, error) {
 				return op.Export(ctx, &operatorv1.ExportRequest{All: true, WithPins: true})
 			},
@@ -189,7 +194,7 @@ func TestPersonalIsHiddenFromOtherOperators(t *testing.T) {
 		}
 	}
 	for name, look := range looks(first) { // the control: all of these tell their owner
-		if text := told(look()); !strings.Contains(text, marker) && name != "GetResource" && name != "ListSubjects" && name != "Status" {
+		if text := told(look()); !strings.Contains(text, marker) && name != "GetResource" && name != "ListSubjects" {
 			t.Errorf("%s does not tell the owner: %s", name, text)
 		}
 	}
@@ -294,12 +299,38 @@ func TestPersonalIsHiddenFromOtherOperators(t *testing.T) {
 	d.Restart()
 	theirs = second()
 	for name, look := range looks(theirs) {
-		if text := told(look()); name != "ListDenials" && strings.Contains(text, marker) {
+		if text := told(look()); strings.Contains(text, marker) {
 			t.Errorf("after a restart %s tells of it: %s", name, text)
 		}
 	}
+	equal(t, "a run before the removal", d.Open("worker").Refused(marker), wire.Allowed)
 	_, err = d.Operator().RemoveResource(ctx, &operatorv1.RemoveResourceRequest{Name: marker})
 	must(t, err)
+	after := looks(d.Operator())
+	for name, look := range looks(theirs) {
+		if text := told(look()); strings.Contains(text, marker) || !strings.HasPrefix(text, "<nil>") {
+			t.Errorf("after it was removed %s tells of it: %s", name, text)
+		}
+	}
+	for _, name := range []string{"ListRuns", "Status", "ListGrants"} { // the control
+		if text := told(after[name]()); !strings.Contains(text, marker+"\"") {
+			t.Errorf("after it was removed %s does not tell the owner: %s", name, text)
+		}
+	}
+	hers, err := theirs.ListRuns(ctx, &operatorv1.ListRunsRequest{})
+	must(t, err)
+	equal(t, "what else was disclosed", strings.Join(hers.GetLaunches()[0].GetDisclosed(), " "), "readme")
+
+	// The log is whole for every operator, and so is what is counted from it.
+	denials, err := theirs.ListDenials(ctx, &operatorv1.ListDenialsRequest{})
+	must(t, err)
+	stream, err := theirs.ReadAudit(ctx, &operatorv1.ReadAuditRequest{Resource: marker})
+	must(t, err)
+	lines, err := stream.Recv()
+	must(t, err)
+	if !strings.Contains(prototext.Format(denials), marker) || len(lines.GetLines()) == 0 {
+		t.Errorf("the log is not whole for another operator: %v, %d lines", denials, len(lines.GetLines()))
+	}
 	_, err = theirs.PutSecret(ctx, &operatorv1.PutSecretRequest{Name: marker, Kind: "text", Content: []byte("mine")})
 	must(t, err)
 	equal(t, "who had a grant on the one before", d.Open("worker").Refused(marker), wire.AccessDenied)

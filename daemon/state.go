@@ -44,9 +44,6 @@ type endedGrant struct {
 	Personal *uint32 // whose the resource was that it names; nil: every operator's
 }
 
-// hiddenFrom reports whether an ended grant does not exist for an operator.
-func (e endedGrant) hiddenFrom(uid uint32) bool { return e.Personal != nil && *e.Personal != uid }
-
 // keptEnded is how many revoked grants are remembered.
 const keptEnded = 1000
 
