@@ -1,9 +1,6 @@
 package daemon
 
 import (
-	"os"
-	"strings"
-
 	"golang.org/x/sys/unix"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -11,11 +8,7 @@ import (
 
 // processProbes asks the kernel about this process.
 func processProbes() []*operatorv1.Probe {
-	probes := []*operatorv1.Probe{probeDumpable(), probeCore(), probePeer()}
-	if swap := probeSwap(); swap != nil {
-		probes = append(probes, swap)
-	}
-	return probes
+	return []*operatorv1.Probe{probeDumpable(), probeCore(), probePeer()}
 }
 
 func probeDumpable() *operatorv1.Probe {
@@ -52,13 +45,4 @@ func probePeer() *operatorv1.Probe {
 	}
 	unix.Close(fd)
 	return p
-}
-
-// probeSwap warns when memory may be written to a disk.
-func probeSwap() *operatorv1.Probe {
-	raw, err := os.ReadFile("/proc/swaps")
-	if err != nil || strings.Count(string(raw), "\n") < 2 {
-		return nil
-	}
-	return &operatorv1.Probe{Name: "swap", Status: "warn", Summary: "swap is on: unless it is encrypted, keys in memory may reach the disk"}
 }

@@ -68,8 +68,8 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	probes := a.probeHomes(ctx, places.Home)
 	probes = append(probes, probeSockets(places.Home, places.SocketDir)...)
 	probes = append(probes, a.probeService(ctx)...)
-	probes = append(probes, probeMachine(ctx)...)
 	tiers := probeTiers(ctx, places)
+	probes = append(probes, excused(probeMachine(ctx), tiers)...)
 	asked := a.probeDaemon(ctx, tiers)
 	probes = append(append(probes, tiers...), asked...)
 	probes = append(probes, a.probeAgents(ctx)...)
@@ -134,7 +134,6 @@ func (a *app) probeDaemon(ctx context.Context, tiers []probe) []probe {
 	for _, p := range s.GetProbes() {
 		switch name := p.GetName(); {
 		case name == keySourceProbe && len(s.GetSlots()) > 0: // of one slot; ours is of all
-		case name == "swap": // ours looks closer
 		case strings.HasPrefix(name, demandsPrefix): // beside the tier
 		case name == tierSeparate:
 			probes = append(probes, probe{"tier " + name, p.GetStatus(), p.GetSummary(), p.GetFix()})

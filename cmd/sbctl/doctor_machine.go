@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"subjectbroker/proto/place"
@@ -41,15 +40,8 @@ func probeMachine(ctx context.Context) []probe {
 	ctx, cancel := context.WithTimeout(ctx, machinePatience)
 	defer cancel()
 	var probes []probe
-	list, err := os.ReadFile(swapFile)
-	swap, found := probeSwap(string(list), onEncrypted)
 	for _, fact := range machine.Here(ctx) {
-		if fact.ID != swap.Name {
-			probes = append(probes, judgeFact(fact, setting))
-		}
-	}
-	if err == nil && found {
-		probes = append(probes, swap)
+		probes = append(probes, judgeFact(fact, setting))
 	}
 	return probes
 }
@@ -69,6 +61,23 @@ func judgeFact(fact machine.Probe, setting func(name string) string) probe {
 	return p
 }
 
+// restriction is the fact that AppArmor keeps user namespaces from programs that
+// have no profile.
+const restriction = "userns.apparmor"
+
+// excused are facts without a warning about what does not keep launches from this
+// program: it has its profile, or needs none.
+func excused(facts, tiers []probe) []probe {
+	built := slices.ContainsFunc(tiers, func(p probe) bool { return p.Name == "tier "+tierBound && p.Status == probeOK })
+	for i := range facts {
+		if p := &facts[i]; built && p.Name == restriction && p.Status == probeWarn {
+			p.Status, p.Fix = probeOK, ""
+			p.Summary += "; tier " + tierBound + " holds all the same"
+		}
+	}
+	return facts
+}
+
 // setting is a setting of the kernel, "" where it has none of that name.
 func setting(name string) string {
 	value, err := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")))
@@ -78,13 +87,19 @@ func setting(name string) string {
 	return strings.TrimSpace(string(value))
 }
 
-// fixOf is the command that changes the setting behind a fact, if a setting is
-// what is wrong.
+// installProfile allows user namespaces to sbctl, where the restriction is to stay.
+const installProfile = "install -m 644 packaging/apparmor/sbctl /etc/apparmor.d/sbctl && apparmor_parser -r /etc/apparmor.d/sbctl"
+
+// fixOf is the command that changes what is behind a fact, if a command can. None
+// makes the machine weaker than the fact itself asks for: swap is to be encrypted,
+// and taking it away may end programs.
 func fixOf(id string, setting func(name string) string) string {
+	if id == restriction {
+		return installProfile
+	}
 	for _, s := range []struct{ id, name, wrong, right string }{
 		{"userns", "user.max_user_namespaces", "0", "15000"},
 		{"userns", "kernel.unprivileged_userns_clone", "0", "1"},
-		{"userns.apparmor", "kernel.apparmor_restrict_unprivileged_userns", "1", "0"},
 		{"ptrace", "kernel.yama.ptrace_scope", "0", "1"},
 	} {
 		if s.id == id && setting(s.name) == s.wrong {
@@ -186,81 +201,4 @@ func demanded(tiers []probe, s *operatorv1.StatusResponse) {
 			}
 		}
 	}
-}
-
-// swapFile lists where the kernel may write memory to.
-const swapFile = "/proc/swaps"
-
-// probeSwap says whether memory, and with it what agents were given, may reach a
-// disk in clear. found is false where there is nothing to say: another platform.
-func probeSwap(list string, encrypted func(path string) (yes, known bool)) (p probe, found bool) {
-	lines := strings.Split(strings.TrimSpace(list), "\n")
-	if !strings.HasPrefix(lines[0], "Filename") {
-		return probe{}, false
-	}
-	var clear, unknown []string
-	for _, line := range lines[1:] {
-		words := strings.Fields(line)
-		if len(words) == 0 || strings.HasPrefix(words[0], "/dev/zram") {
-			continue // compressed memory, not a disk
-		}
-		switch yes, known := encrypted(words[0]); {
-		case !known:
-			unknown = append(unknown, words[0])
-		case !yes:
-			clear = append(clear, words[0])
-		}
-	}
-	switch {
-	case len(clear) > 0:
-		return probe{"swap", probeWarn, "not encrypted: " + strings.Join(clear, ", ") + "; what agents hold in memory may reach the disk", "swapoff -a"}, true
-	case len(unknown) > 0:
-		return probe{"swap", probeWarn, "cannot tell whether it is encrypted: " + strings.Join(unknown, ", "), "swapoff -a"}, true
-	case len(lines) == 1:
-		return passed("swap", "there is none"), true
-	}
-	return passed("swap", "only in memory or on an encrypted device"), true
-}
-
-// onEncrypted says whether a device, or the device that a file lies on, is an
-// encrypted one of the device mapper, or built on such.
-func onEncrypted(path string) (yes, known bool) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return false, false
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return false, false
-	}
-	device := uint64(stat.Dev)
-	if info.Mode()&os.ModeDevice != 0 {
-		device = uint64(stat.Rdev)
-	}
-	// As the kernel and the C library pack the two numbers.
-	major := device>>8&0xfff | device>>32&^0xfff
-	minor := device&0xff | device>>12&^0xff&0xffffffff
-	return encryptedDevice(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor), 0)
-}
-
-// deepestStack bounds devices that are built on devices.
-const deepestStack = 8
-
-func encryptedDevice(sys string, depth int) (yes, known bool) {
-	if _, err := os.Stat(sys); err != nil || depth > deepestStack {
-		return false, false // such as a file system of several devices
-	}
-	if uuid, err := os.ReadFile(filepath.Join(sys, "dm", "uuid")); err == nil && strings.HasPrefix(string(uuid), "CRYPT-") {
-		return true, true
-	}
-	below, err := os.ReadDir(filepath.Join(sys, "slaves"))
-	if err != nil || len(below) == 0 {
-		return false, true
-	}
-	for _, device := range below {
-		if yes, known := encryptedDevice(filepath.Join(sys, "slaves", device.Name()), depth+1); !yes {
-			return false, known
-		}
-	}
-	return true, true
 }

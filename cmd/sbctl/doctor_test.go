@@ -16,67 +16,6 @@ import (
 	machine "subjectbroker/worker/probe"
 )
 
-func TestSwap(t *testing.T) {
-	const head = "Filename\t\t\tType\t\tSize\tUsed\tPriority\n"
-	known := map[string]bool{"/dev/dm-1": true, "/dev/sda2": false, "/swapfile": false}
-	encrypted := func(path string) (bool, bool) {
-		yes, found := known[path]
-		return yes, found
-	}
-	for _, test := range []struct{ list, want string }{
-		{head, "ok there is none"},
-		{head + "/dev/zram0 partition 1 0 100\n", "ok only in memory or on an encrypted device"},
-		{head + "/dev/dm-1 partition 1 0 -2\n", "ok only in memory or on an encrypted device"},
-		{head + "/dev/dm-1 partition 1 0 -2\n/dev/sda2 partition 1 0 -2\n/swapfile file 1 0 -3\n", "warn not encrypted: /dev/sda2, /swapfile; "},
-		{head + "/dev/odd partition 1 0 -2\n", "warn cannot tell whether it is encrypted: /dev/odd"},
-		{"", ""},
-	} {
-		p, found := probeSwap(test.list, encrypted)
-		if got := strings.TrimSpace(p.Status + " " + p.Summary); found != (test.want != "") || !strings.HasPrefix(got, test.want) {
-			t.Errorf("%q: %q, want %q", test.list, got, test.want)
-		}
-		if p.Status == probeWarn && p.Fix == "" {
-			t.Errorf("%q: nothing mends it", test.list)
-		}
-	}
-}
-
-// A device is encrypted if it, or all that it is built on, is.
-func TestEncryptedDevice(t *testing.T) {
-	sys := t.TempDir()
-	device := func(name, uuid string, below ...string) {
-		for _, dir := range []string{"dm", "slaves"} {
-			if err := os.MkdirAll(filepath.Join(sys, name, dir), 0o700); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if uuid != "" {
-			if err := os.WriteFile(filepath.Join(sys, name, "dm", "uuid"), []byte(uuid+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, slave := range below {
-			if err := os.Symlink(filepath.Join(sys, slave), filepath.Join(sys, name, "slaves", slave)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	device("disk", "")
-	device("crypt", "CRYPT-LUKS2-x", "disk")
-	device("lvm", "LVM-x", "crypt")
-	device("plain", "LVM-x", "disk")
-	device("both", "LVM-x", "crypt", "disk")
-	device("loop", "LVM-x", "loop")
-	for name, want := range map[string][2]bool{
-		"disk": {false, true}, "crypt": {true, true}, "lvm": {true, true}, "plain": {false, true}, "both": {false, true},
-		"loop": {false, false}, "missing": {false, false},
-	} {
-		if yes, known := encryptedDevice(filepath.Join(sys, name), 0); yes != want[0] || known != want[1] {
-			t.Errorf("%s: encrypted %v, known %v", name, yes, known)
-		}
-	}
-}
-
 func TestOperatorIsJudged(t *testing.T) {
 	bound := []string{"bound demanded by worker"}
 	for _, test := range []struct {
@@ -157,10 +96,34 @@ func TestFactsAreJudged(t *testing.T) {
 		{machine.Probe{ID: "network", Status: machine.NotHeld, Words: "shared"}, probe{"network", probeOK, "shared", ""}},
 		{machine.Probe{ID: "ptrace", Status: machine.NotHeld, Words: "scope 0"}, probe{"ptrace", probeWarn, "scope 0", "sysctl -w kernel.yama.ptrace_scope=1"}},
 		{machine.Probe{ID: "userns", Status: machine.NotHeld, Words: "none"}, probe{"userns", probeWarn, "none", "sysctl -w user.max_user_namespaces=15000"}},
-		{machine.Probe{ID: "userns.apparmor", Status: machine.NotHeld, Words: "x"}, probe{"userns.apparmor", probeWarn, "x", ""}},
+		{machine.Probe{ID: "userns.apparmor", Status: machine.NotHeld, Words: "x"}, probe{"userns.apparmor", probeWarn, "x", installProfile}},
+		{machine.Probe{ID: "swap", Status: machine.NotHeld, Words: "not encrypted: /swapfile"}, probe{"swap", probeWarn, "not encrypted: /swapfile", ""}},
 	} {
 		if diff := cmp.Diff(test.want, judgeFact(test.fact, settings)); diff != "" {
 			t.Error(diff)
+		}
+	}
+}
+
+// That AppArmor keeps others from user namespaces is no fault where launches work.
+func TestProfileExcusesTheRestriction(t *testing.T) {
+	facts := func() []probe {
+		restricted := func(string) string { return "1" }
+		return []probe{
+			judgeFact(machine.Probe{ID: "userns.apparmor", Status: machine.NotHeld, Words: "restricted"}, restricted),
+			judgeFact(machine.Probe{ID: "landlock", Status: machine.NotHeld, Words: "none"}, restricted),
+		}
+	}
+	for _, test := range []struct {
+		bound string
+		want  probe
+	}{
+		{probeOK, probe{"userns.apparmor", probeOK, "restricted; tier bound holds all the same", ""}},
+		{probeWarn, probe{"userns.apparmor", probeWarn, "restricted", installProfile}},
+	} {
+		got := excused(facts(), []probe{{Name: "tier cooperative", Status: probeOK}, {Name: "tier bound", Status: test.bound}})
+		if diff := cmp.Diff([]probe{test.want, {"landlock", probeWarn, "none", ""}}, got); diff != "" {
+			t.Errorf("bound %s: %s", test.bound, diff)
 		}
 	}
 }

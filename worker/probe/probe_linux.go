@@ -137,38 +137,6 @@ func ptraceScope() Probe {
 	return p.result(false, "scope 0: processes of one uid may read each other's memory, unless they forbid it themselves as sbd, sbctl and sb-mcp do")
 }
 
-func swap() Probe {
-	p := Probe{ID: "swap", Tried: "reading /proc/swaps"}
-	content, err := os.ReadFile("/proc/swaps")
-	if err != nil {
-		return p.unknown(fmt.Sprintf("it could not be read: %v", cause(err)))
-	}
-	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
-	for _, line := range lines[1:] {
-		device, _, _ := strings.Cut(line, " ")
-		device, _, _ = strings.Cut(device, "\t")
-		if !sealedSwap(device) {
-			return p.result(false, device+" is not known to be encrypted: memory may be written there in clear")
-		}
-	}
-	return p.result(true, "no memory is swapped out in clear")
-}
-
-// sealedSwap reports whether a swap device keeps nothing in clear: compressed
-// memory, or a device that dm-crypt made.
-func sealedSwap(device string) bool {
-	resolved, err := filepath.EvalSymlinks(device)
-	if err != nil {
-		return false
-	}
-	name := filepath.Base(resolved)
-	if strings.HasPrefix(name, "zram") {
-		return true
-	}
-	uuid, err := os.ReadFile(filepath.Join("/sys/block", name, "dm", "uuid"))
-	return err == nil && strings.HasPrefix(string(uuid), "CRYPT-")
-}
-
 // Attacks makes every attack on target from where this process stands, in a
 // fixed order. The ids are the same inside and outside a tree, so that the
 // control without protection is the same code.
