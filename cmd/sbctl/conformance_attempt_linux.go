@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -42,9 +43,11 @@ func (c attemptCmd) Run(ctx context.Context, a *app) error {
 	attempts := map[string]func(context.Context, *app) error{
 		"escapes": c.escapes, "uncover": c.uncover, "victim": c.victim, "nested": c.nested, "linger": c.linger, "leave": c.leave, "stay": c.stay,
 		"hand": c.hand, "terminal": c.terminal, "inject": c.inject, "commands": c.commands, "operator": c.overBroker, "keep": c.keep,
+		"account": c.becomeAccount,
 	}
 	attempt, ok := attempts[c.What]
-	if !ok || c.What != "nested" && c.What != "victim" && c.What != "stay" && c.What != "linger" && c.What != "leave" && c.What != "inject" && c.What != "operator" && len(c.Args) == 0 {
+	needsNothing := []string{"victim", "nested", "linger", "leave", "stay", "inject", "operator"}
+	if !ok || len(c.Args) == 0 && !slices.Contains(needsNothing, c.What) {
 		return refuse("making an attempt", "there is none of this name")
 	}
 	return attempt(ctx, a)

@@ -100,8 +100,10 @@ type harness struct {
 
 // keepClean starts a process that removes everything that was made when this
 // process is gone, however it ended. The returned function has it do so now.
-func (c *conformance) keepClean() (remove func(), err error) {
-	keeper := exec.Command(c.self, "__attempt", "keep", c.dir)
+func (c *conformance) keepClean() (remove func(), err error) { return c.keepDirClean(c.dir) }
+
+func (c *conformance) keepDirClean(dir string) (remove func(), err error) {
+	keeper := exec.Command(c.self, "__attempt", "keep", dir)
 	keeper.Env = []string{"PATH=" + os.Getenv("PATH")}
 	keeper.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt is not for it
 	lease, err := keeper.StdinPipe()
@@ -946,11 +948,5 @@ func (h *harness) ended(ctx context.Context, supported bool) error {
 	_, err = reader.ReadString('\n')
 	<-ended
 	h.expect(layerHarness, "bound.ended", errors.Is(err, io.EOF), "the operator's word ends a launch and every process in it, one left behind by its parents as well")
-	return nil
-}
-
-// separate says what was found out about uids of their own.
-func (h *harness) separate(context.Context, bool) error {
-	h.note(layerHarness, tierSeparate+".uid", checkUnsupported, "a subject with a uid of its own needs groups that only an administrator can make; it is not tried here")
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 )
 
@@ -34,6 +35,8 @@ type Config struct {
 	Stderr io.Writer
 	// Patience bounds one call; 0 means ten seconds.
 	Patience time.Duration
+	// Credential is whose process it is; nil means ours.
+	Credential *syscall.Credential
 	// Name is what the client calls itself; empty means sbctl.
 	Name string
 }
@@ -52,6 +55,9 @@ func Start(ctx context.Context, config Config) (*Client, error) {
 	process := exec.CommandContext(ctx, config.Command, config.Args...)
 	process.Env = append([]string{}, config.Env...)
 	process.Stderr = config.Stderr
+	if config.Credential != nil {
+		process.SysProcAttr = &syscall.SysProcAttr{Credential: config.Credential}
+	}
 	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
 	process.WaitDelay = 2 * time.Second
 	in, err := process.StdinPipe()
