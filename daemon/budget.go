@@ -108,6 +108,7 @@ func (b *budgets) refund(key peer.ProcessKey, now time.Time) {
 // suppressed is what one process was refused unrecorded; several of them when
 // there is no peer.
 type suppressed struct {
+	key     peer.ProcessKey // zero for several
 	peer    *audit.Peer
 	subject string
 	count   uint64
@@ -120,7 +121,7 @@ func (b *budgets) collect(now time.Time) []suppressed {
 	var all []suppressed
 	for key, one := range b.by {
 		if one.suppressed > 0 {
-			all = append(all, suppressed{&audit.Peer{UID: key.UID, PID: key.PID}, one.subject, one.suppressed})
+			all = append(all, suppressed{key, &audit.Peer{UID: key.UID, PID: key.PID}, one.subject, one.suppressed})
 			one.suppressed = 0
 		} else if now.Sub(one.last) > budgetIdle {
 			delete(b.by, key)

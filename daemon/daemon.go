@@ -283,7 +283,7 @@ func (d *Daemon) stop(servers ...*server) {
 // close writes the last checkpoint and closes vault and log.
 func (d *Daemon) close() {
 	d.endLife()
-	d.launches.tasks.Wait()
+	d.launches.close()
 	if log := d.log(); log != nil {
 		if d.vault != nil && !d.locked() {
 			d.suppressed(d.clock.now())

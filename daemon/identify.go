@@ -17,7 +17,12 @@ func (d *Daemon) mayRun(name string, tier grants.Tier) (born time.Time, cause st
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	subject, ok := st.set.Subject(name)
+	return st.mayRun(name, tier)
+}
+
+// mayRun is the same for a caller that holds mu or changing.mu.
+func (s *state) mayRun(name string, tier grants.Tier) (born time.Time, cause string) {
+	subject, ok := s.set.Subject(name)
 	switch {
 	case !ok:
 		return born, string(grants.CauseUnknownSubject)
@@ -62,20 +67,24 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 	if err := d.admit(ctx, p, subject); err != nil {
 		return nil, err
 	}
-	e := audit.Entry{Kind: audit.Authz, LaunchID: p.Launch, Peer: peerEntry(p), Decision: decisionDeny}
+	e := audit.Entry{Kind: audit.Authz}
+	if ok {
+		e = r.entry(audit.Authz)
+	}
+	e.LaunchID, e.Peer, e.Decision = p.Launch, peerEntry(p), decisionDeny
 	refusal := wire.RunEnded
 	switch {
 	case d.locked():
 		d.wanted()
 		refusal = wire.VaultLocked
 	case ok && p.Alive() && r.launch != nil && r.launch.over():
-		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causeLaunchEnded
+		e.Cause = causeLaunchEnded
 	case ok && p.Alive() && d.entitled(r):
 		return r, nil
 	case ok && p.Alive():
-		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causeSubjectChanged
+		e.Cause = causeSubjectChanged
 	case ok:
-		e.RunID, e.SubjectID, e.Cause = r.id, r.subject, causePeerChanged
+		e.Cause = causePeerChanged
 	case !p.Alive(): // its runs have ended with it
 		e.Cause = causePeerChanged
 	default:

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ const (
 const (
 	causeLaunchEnded = "LAUNCH_ENDED"
 	causeTreeEnded   = "TREE_ENDED"
+	causeNotOpened   = "NOT_OPENED"
 )
 
 // launch is a tree of processes that is one subject: everything that lives in the
@@ -31,8 +33,10 @@ type launch struct {
 	unproven bool          // after a restart it could not be shown to be the same; nobody is in it
 	done     chan struct{} // closed when it has ended
 
-	mu      sync.Mutex
-	held    peer.Held // its first process; zero when there is none to be held
+	holding sync.RWMutex // a pidfd must not be closed under who uses it
+	held    peer.Held    // its first process; zero when there is none to be held
+
+	mu      sync.Mutex // taken before holding, where both are
 	ended   time.Time
 	cause   string // why it ended
 	reads   uint64
@@ -61,22 +65,29 @@ func (l *launch) over() bool {
 
 // alive reports whether its first process runs.
 func (l *launch) alive() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.holding.RLock()
+	defer l.holding.RUnlock()
 	return l.held.Alive()
+}
+
+// wait waits until its first process has ended; false when ctx has before that.
+func (l *launch) wait(ctx context.Context) bool {
+	l.holding.RLock()
+	defer l.holding.RUnlock()
+	return l.held.Wait(ctx)
 }
 
 // kill ends its first process, and with it the kernel ends every other one.
 func (l *launch) kill() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.holding.RLock()
+	defer l.holding.RUnlock()
 	return l.held.Kill()
 }
 
-// release gives the pidfd back.
+// release gives the pidfd back. It waits for those who wait for the process.
 func (l *launch) release() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.holding.Lock()
+	defer l.holding.Unlock()
 	l.held.Close()
 }
 
@@ -93,10 +104,19 @@ func (l *launch) count(released bool) {
 
 // state is a word for the operator.
 func (l *launch) state() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stateLocked()
+}
+
+// stateLocked is state for callers that hold mu.
+func (l *launch) stateLocked() string {
 	switch {
+	case !l.ended.IsZero():
+		return "ended"
 	case l.unproven:
 		return "unproven"
-	case l.over():
+	case !l.alive():
 		return "ended"
 	}
 	return "open"
@@ -104,16 +124,12 @@ func (l *launch) state() string {
 
 // message is the launch as the operator sees it, with so many open runs.
 func (l *launch) message(runs uint32) *operatorv1.Launch {
-	state := l.state()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.ended.IsZero() {
-		state = "ended"
-	}
 	return &operatorv1.Launch{
 		LaunchId: l.id, Subject: l.subject, Profile: l.profile, Tier: l.tier.String(), Pid: l.pid, Uid: l.uid, Command: l.command,
 		Opened: millis(l.opened), Ended: millis(l.ended), Runs: runs, Reads: l.reads, Denials: l.denials,
-		Disclosed: l.disclosed, State: state, NoNet: l.noNet, Workspace: l.workspace,
+		Disclosed: l.disclosed, State: l.stateLocked(), NoNet: l.noNet, Workspace: l.workspace,
 	}
 }
 
@@ -129,11 +145,25 @@ type launches struct {
 
 func newLaunches() *launches { return &launches{open: map[string]*launch{}} }
 
-// add lets a launch begin.
+// add lets a launch begin. One that has ended before that is an ended one.
 func (ls *launches) add(l *launch) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended.IsZero() {
+		ls.keep(l)
+		return
+	}
 	ls.open[l.id] = l
+}
+
+// keep remembers an ended launch for those who ask. The caller holds mu.
+func (ls *launches) keep(l *launch) {
+	ls.ended = append(ls.ended, l)
+	if extra := len(ls.ended) - keptLaunches; extra > 0 {
+		ls.ended = slices.Delete(ls.ended, 0, extra)
+	}
 }
 
 // get returns an open launch.
@@ -144,8 +174,8 @@ func (ls *launches) get(id string) (*launch, bool) {
 	return l, ok
 }
 
-// known returns a launch that has ended under this daemon.
-func (ls *launches) known(id string) (*launch, bool) {
+// past returns a launch that has ended under this daemon.
+func (ls *launches) past(id string) (*launch, bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, l := range ls.ended {
@@ -171,7 +201,7 @@ func (ls *launches) takeAdopted() []*launch {
 	return taken
 }
 
-// end ends a launch; false when it has ended before.
+// end ends a launch, also one that has not begun; false when it has ended before.
 func (ls *launches) end(l *launch, now time.Time, cause string) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -182,13 +212,9 @@ func (ls *launches) end(l *launch, now time.Time, cause string) bool {
 	}
 	l.ended, l.cause = now, cause
 	close(l.done)
-	if ls.open[l.id] != l { // it never began
-		return true
-	}
-	delete(ls.open, l.id)
-	ls.ended = append(ls.ended, l)
-	if extra := len(ls.ended) - keptLaunches; extra > 0 {
-		ls.ended = slices.Delete(ls.ended, 0, extra)
+	if ls.open[l.id] == l {
+		delete(ls.open, l.id)
+		ls.keep(l)
 	}
 	return true
 }
@@ -269,19 +295,34 @@ func (ls *launches) of(p *peer.Peer) (*launch, bool) {
 	return nil, false
 }
 
+// keyed returns the id of the launch whose first process has that key, an ended
+// one too; empty when there is none.
+func (ls *launches) keyed(key peer.ProcessKey) string {
+	for _, l := range ls.list(true) {
+		if l.key() == key {
+			return l.id
+		}
+	}
+	return ""
+}
+
+// close gives back what the launches hold, once nobody asks any more whether
+// they are over: their trees go on.
+func (ls *launches) close() {
+	ls.tasks.Wait()
+	for _, l := range append(ls.list(true), ls.takeAdopted()...) {
+		l.release()
+	}
+}
+
 // follow waits for the end of a launch's tree, in the background, and then sees
 // to it that nothing is left of the launch.
 func (d *Daemon) follow(l *launch) {
 	d.launches.tasks.Go(func() {
-		defer l.release()
-		for l.alive() {
-			l.mu.Lock()
-			held := l.held
-			l.mu.Unlock()
-			if !held.Wait(d.life) {
-				return // sbd stops, the tree goes on
-			}
+		if !d.awaitTree(l) {
+			return // sbd stops, the tree goes on: see launches.close
 		}
+		l.release()
 		if d.launches.end(l, d.clock.now(), causeTreeEnded) {
 			_ = d.endRunsOf(l) // a failing log is reported by its own state
 		} else if !d.sleep(forgetPause, nil) { // whoever ended it removes the row
@@ -295,8 +336,29 @@ func (d *Daemon) follow(l *launch) {
 	})
 }
 
+// awaitTree waits until the tree of a launch is gone; false when sbd stops before
+// that. An unproven launch is over with its end: whose process it holds nobody
+// knows.
+func (d *Daemon) awaitTree(l *launch) bool {
+	ctx, cancel := context.WithCancel(d.life)
+	defer cancel()
+	if l.unproven {
+		go func() {
+			select {
+			case <-l.done:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return l.wait(ctx) || d.life.Err() == nil
+}
+
 // forgetPause is between two attempts to remove the row of an ended launch.
 const forgetPause = time.Second
+
+// ownPID is the process id of sbd.
+func ownPID() int32 { return int32(os.Getpid()) }
 
 // launchTier is what a tree is to be.
 func launchTier(sandbox bool) grants.Tier {

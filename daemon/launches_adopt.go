@@ -16,8 +16,8 @@ func (d *Daemon) adopt(st *state) {
 		if _, open := d.launches.get(id); open {
 			continue
 		}
-		l, known := d.launches.known(id)
-		if !known {
+		l, past := d.launches.past(id)
+		if !past {
 			l = prove(row, boot)
 			d.launches.add(l)
 			d.logger.Info("a launch was open when sbd stopped", "launch", id, "state", l.state())

@@ -103,7 +103,7 @@ func (d *Daemon) suppressed(now time.Time) {
 	}
 	for _, s := range d.budgets.collect(now) {
 		e := audit.Entry{
-			Kind: audit.Suppressed, SubjectID: s.subject, Peer: s.peer,
+			Kind: audit.Suppressed, LaunchID: d.launches.keyed(s.key), SubjectID: s.subject, Peer: s.peer,
 			Decision: decisionDeny, ReasonCode: string(wire.RateLimited), Count: s.count,
 		}
 		if _, err := log.Record(context.Background(), e); err != nil {

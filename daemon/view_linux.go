@@ -101,8 +101,6 @@ func openView(pid int32) (*view, error) {
 	return v, nil
 }
 
-func ownPID() int32 { return int32(os.Getpid()) }
-
 // readMounts reads the mounts that a process sees.
 func readMounts(pid int32) ([]mount, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))

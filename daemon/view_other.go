@@ -2,13 +2,7 @@
 
 package daemon
 
-import (
-	"os"
-
-	"subjectbroker/daemon/peer"
-)
-
-func ownPID() int32 { return int32(os.Getpid()) }
+import "subjectbroker/daemon/peer"
 
 // probeView refuses: there are no trees of their own here.
 func (*Daemon) probeView(launchRow, peer.Namespaces) error {
