@@ -17,7 +17,13 @@ func TestBoundToAnotherThanClaimed(t *testing.T) {
 	b.AddProfile("worker", "coder")
 	b.Launch("worker", "coder")
 	c := start(t, b, "somebody")
-	c.greet()
+	if greeting := c.ask(initialize); strings.Contains(greeting, "somebody") || !strings.Contains(greeting, `"instructions":"`) {
+		t.Errorf("the claim is in the first answer: %s", greeting)
+	}
+	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if discovered := c.ask(`{"jsonrpc":"2.0","id":"d","method":"server/discover","params":{` + meta + `}}`); strings.Contains(discovered, "somebody") || !strings.Contains(discovered, `"instructions":"`) {
+		t.Errorf("the claim is in what the stateless era discovers: %s", discovered)
+	}
 	if got, _ := c.call("read_resource", `{"resourceId":"plan"}`); !strings.Contains(got, `"content":"the plan"`) {
 		t.Errorf("read: %s", got)
 	}

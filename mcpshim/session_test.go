@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"subjectbroker/grants"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker"
 	"subjectbroker/worker/workertest"
@@ -31,10 +32,13 @@ func TestHandshakes(t *testing.T) {
 	} {
 		c := start(t, b, "worker", func(config *Config) { config.ServerName = "my broker" })
 		got := c.ask(strings.Replace(initialize, "2025-06-18", asked, 1))
-		for _, part := range []string{`"protocolVersion":"` + want + `"`, `"serverInfo":{"name":"my broker","version":"1.2.3"}`, `"resources":{"listChanged":true,"subscribe":true}`, `"tools":{}`, `subject \"worker\"`} {
+		for _, part := range []string{`"protocolVersion":"` + want + `"`, `"serverInfo":{"name":"my broker","version":"1.2.3"}`, `"resources":{"listChanged":true,"subscribe":true}`, `"tools":{}`, "must not be retried"} {
 			if !strings.Contains(got, part) {
 				t.Errorf("initialize %s: no %s in %s", asked, part, got)
 			}
+		}
+		if strings.Contains(got, "worker") {
+			t.Errorf("initialize %s names a subject before there is one: %s", asked, got)
 		}
 		if strings.Contains(got, "logging") || strings.Contains(got, "prompts") {
 			t.Errorf("initialize %s promises too much: %s", asked, got)
@@ -101,10 +105,10 @@ func TestTexts(t *testing.T) {
 		}
 	}
 	slices.Sort(names)
-	if diff := cmp.Diff([]string{"capability_report", "explain_decision", "list_resources", "read_resource"}, names); diff != "" {
+	if diff := cmp.Diff([]string{grants.ToolReport, grants.ToolExplain, grants.ToolList, grants.ToolRead}, names); diff != "" {
 		t.Error(diff)
 	}
-	texts := line + instructions("worker")
+	texts := line + instructions
 	for reason := range sentences {
 		texts += protocolError(reason).Message
 	}

@@ -124,7 +124,7 @@ func newShim(config Config) (*shim, error) {
 		return nil, err
 	}
 	s.server = mcp.NewServer(&mcp.Implementation{Name: name, Version: s.version}, &mcp.ServerOptions{
-		Instructions: instructions(s.claimed),
+		Instructions: instructions,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{ListChanged: true}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) {
 			c.CacheScope, c.TTLMs = "private", 0 // what one subject sees is nobody else's

@@ -33,14 +33,18 @@ const (
 	reportOutput  = `{"type":"object","properties":{"reasonCode":{"type":"string"},"version":{"type":"string"},"daemonVersion":{"type":"string"},"platform":{"type":"string"},"mcpRevision":{"type":"string"},"subjectId":{"type":"string"},"runId":{"type":"string"},"tier":{"type":"string"},"profileId":{"type":"string"},"keySource":{"type":"string"},"auditState":{"type":"string"},"covered":{"type":"array","items":{"type":"string"}},"notProvided":{"type":"array","items":{"type":"string"}}},"required":["reasonCode","version","platform","mcpRevision","subjectId","covered","notProvided"],"additionalProperties":false}`
 )
 
-// boundary is said with every tool: agents retry what looks like a failure.
+// denials is said wherever an agent may look: they retry what looks like a failure.
+const denials = "A denial must not be retried through another connection: ask the person who runs this agent."
+
+// boundary is said with every tool.
 func boundary(subject string) string {
-	return fmt.Sprintf("This connection is bound to subject %q. A denial must not be retried through another connection: ask the person who runs this agent.", subject)
+	return fmt.Sprintf("This connection is bound to subject %q. %s", subject, denials)
 }
 
-func instructions(subject string) string {
-	return fmt.Sprintf("Hands out documents that subject %q was granted, each use recorded. list_resources names what can be read now, read_resource reads one. %s", subject, boundary(subject))
-}
+// instructions are what the client is told first, before the daemon has said whose
+// connection this is. So they name no subject.
+const instructions = "Hands out documents that the subject of this connection was granted, each use recorded. " +
+	"list_resources names what can be read now, read_resource reads one. " + denials
 
 // tools are the four that every shim serves.
 func (s *shim) tools() []tool {
