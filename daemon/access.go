@@ -263,12 +263,22 @@ func (d *Daemon) authenticated(p *peer.Peer) bool {
 	return p.UID != d.doors.own && d.isOperator(p.UID) || d.sessions.of(p, d.clock) != ""
 }
 
+// polls are calls that a program makes by itself, as watch does: a session that
+// nobody else uses ends all the same.
+var polls = map[string]bool{
+	operatorv1.OperatorService_Status_FullMethodName:      true,
+	operatorv1.OperatorService_GetOperator_FullMethodName: true,
+	operatorv1.OperatorService_WatchEvents_FullMethodName: true,
+}
+
 // authorise lets only plain peers of operators' uids become the operator, and of
 // them only those that the guard lets pass.
 func (d *Daemon) authorise(ctx context.Context, full string) error {
 	p := callerOf(ctx)
-	if p.Class == peer.Plain && d.isOperator(p.UID) && p.Alive() && d.guard.passes(p, d.runs.list(false)) {
-		d.sessions.of(p, d.clock) // which is a use
+	if p.Class == peer.Plain && d.isOperator(p.UID) && p.Alive() && d.guard.passes(p) {
+		if !polls[full] && !exemptService(full) {
+			d.sessions.use(p, d.clock)
+		}
 		return nil
 	}
 	accountFor(ctx)

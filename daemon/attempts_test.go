@@ -76,8 +76,14 @@ func TestSessionsEndByThemselves(t *testing.T) {
 	has("at once", true)
 	step(14*time.Minute, 14*time.Minute)
 	has("after 14 minutes", true)
+	ss.use(p, clock)
 	step(14*time.Minute, 14*time.Minute)
 	has("after 14 more: it was used", true)
+	step(2*time.Minute, 2*time.Minute)
+	has("after 2 more: it was only looked at", false)
+	ss.use(p, clock)
+	has("it cannot be used again", false)
+	ss.begin(p, "id", clock.read())
 	if ss.of(other, clock) != "" {
 		t.Error("another connection has it, too")
 	}
@@ -94,5 +100,9 @@ func TestSessionsEndByThemselves(t *testing.T) {
 	step(sessionIdle, sessionIdle)
 	if got := ss.count(clock.read()); got != 0 {
 		t.Errorf("%d sessions that have ended are counted", got)
+	}
+	p.Leave()
+	if ss.begin(p, "id", clock.read()) || ss.count(clock.read()) != 0 {
+		t.Error("a connection that has ended has a session")
 	}
 }

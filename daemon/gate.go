@@ -56,6 +56,7 @@ func (g *gate) admit(p *peer.Peer) error {
 
 // leave forgets a connection that was closed and ends its runs.
 func (g *gate) leave(p *peer.Peer) {
+	p.Leave()
 	g.mu.Lock()
 	g.total--
 	if g.conns[p.Key()]--; g.conns[p.Key()] == 0 {
@@ -65,6 +66,7 @@ func (g *gate) leave(p *peer.Peer) {
 	g.mu.Unlock()
 	g.unread.leave(p)
 	g.d.sessions.end(p)
+	g.d.guard.leaves(p)
 	go func() {
 		defer g.open.Done()
 		// Nobody waits for the answer; a failing log is reported by its own state.

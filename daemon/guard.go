@@ -16,70 +16,81 @@ import (
 // grant itself what it was denied. It is no boundary: a process of the same uid
 // can leave its tree, or have a shell on a terminal do what it wants.
 type guard struct {
-	off bool
+	off  bool
+	walk func(pid int32) ([]peer.Process, error)
 
 	mu     sync.Mutex
-	agents map[*peer.Peer]peer.ProcessKey // by the shims that were looked at; the zero key: a person started it
+	agents map[*peer.Peer]peer.ProcessKey // by the shims that are connected; the zero key: a person started it
 }
 
 func newGuard(off bool) *guard {
-	return &guard{off: off, agents: map[*peer.Peer]peer.ProcessKey{}}
+	return &guard{off: off, walk: walk, agents: map[*peer.Peer]peer.ProcessKey{}}
 }
 
 // on reports whether the guard keeps anybody off.
 func (g *guard) on() bool { return !g.off && guardable }
 
-// passes reports whether a peer may be the operator while these runs are open. A
-// walk that does not come out is walked again; one that never does is refused:
-// only processes whose parents end just then have one.
-func (g *guard) passes(p *peer.Peer, open []*run) bool {
-	if !g.on() {
+// joins remembers a peer that asks for a run, and who started it, until it
+// leaves: an agent whose runs ended is no operator as long as its shim is there.
+// It reports false when nobody can tell who started it.
+func (g *guard) joins(p *peer.Peer) bool {
+	if !g.on() || p.Class != peer.Plain || g.knows(p) {
 		return true
 	}
-	agents := g.agentsOf(open)
+	line, err := g.walk(p.PID)
+	agent, found := agentOf(line)
+	if err != nil && !found && !slices.ContainsFunc(line, trusted) {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !p.Left() {
+		g.agents[p] = agent
+	}
+	return true
+}
+
+func (g *guard) knows(p *peer.Peer) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, known := g.agents[p]
+	return known
+}
+
+// leaves forgets a peer that has left.
+func (g *guard) leaves(p *peer.Peer) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.agents, p)
+}
+
+// passes reports whether a peer may be the operator now. A walk that does not
+// come out is walked again; one that never does is refused, unless it met
+// somebody trusted before.
+func (g *guard) passes(p *peer.Peer) bool {
+	agents := g.started()
 	if len(agents) == 0 {
 		return true
 	}
-	line, err := walk(p.PID)
-	if err != nil {
-		return errors.Is(err, peer.ErrPlatform)
-	}
-	return !under(line, agents)
+	line, err := g.walk(p.PID)
+	return !under(line, agents) && (err == nil || slices.ContainsFunc(line, trusted))
 }
 
-// agentsOf are the processes that started the shims of these runs.
-func (g *guard) agentsOf(open []*run) []peer.ProcessKey {
+// started are the processes that started the shims that are connected.
+func (g *guard) started() []peer.ProcessKey {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	shims := map[*peer.Peer]bool{}
 	var agents []peer.ProcessKey
-	for _, r := range open {
-		if r.peer.Class != peer.Plain || shims[r.peer] || !r.peer.Alive() {
-			continue
-		}
-		shims[r.peer] = true
-		key, known := g.agents[r.peer]
-		if !known {
-			line, err := walk(r.peer.PID)
-			if err != nil {
-				continue // it ends, or its parent did just now
-			}
-			key, _ = agentOf(line)
-			g.agents[r.peer] = key
-		}
-		if key != (peer.ProcessKey{}) && !slices.Contains(agents, key) {
-			agents = append(agents, key)
-		}
-	}
-	for p := range g.agents {
-		if !shims[p] {
-			delete(g.agents, p)
+	for _, agent := range g.agents {
+		if agent != (peer.ProcessKey{}) && !slices.Contains(agents, agent) {
+			agents = append(agents, agent)
 		}
 	}
 	return agents
 }
 
-// walk is peer.Ancestry, again when a parent ended meanwhile.
+// walk is peer.Ancestry, again when a parent ended meanwhile. What it could see
+// comes with its error.
 func walk(pid int32) (line []peer.Process, err error) {
 	for range 5 {
 		if line, err = peer.Ancestry(pid); err == nil || errors.Is(err, peer.ErrPlatform) {

@@ -111,7 +111,7 @@ func onTerminal(cmd *exec.Cmd, typed string) *exec.Cmd {
 	return cmd
 }
 
-// bareShim is a connected run, until its stdin ends.
+// bareShim is a connected shim, with a run if it gets one, until its stdin ends.
 func bareShim(home string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), daemontest.Patience)
 	defer cancel()
@@ -119,6 +119,9 @@ func bareShim(home string) int {
 	if err == nil {
 		defer conn.Close()
 		_, err = brokerv1.NewBrokerServiceClient(conn).OpenRun(ctx, daemontest.Claim("worker"))
+		if e := wire.FromError(err); e != nil && e.Reason == wire.AccessDenied {
+			err = nil // it stays connected, as a shim does
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -185,22 +188,96 @@ func TestGuardAgainstEagerAgents(t *testing.T) {
 	}
 }
 
-// The guard lasts as long as the shim is connected, also for a connection that
-// was there before.
+// The guard lasts as long as the shim is connected, whatever has become of its
+// runs, also for a connection that was there before.
 func TestGuardFollowsTheShim(t *testing.T) {
+	for name, do := range map[string]func(context.Context, operatorv1.OperatorServiceClient) error{
+		"its run goes on": func(context.Context, operatorv1.OperatorServiceClient) error { return nil },
+		"its subject is disabled": func(ctx context.Context, c operatorv1.OperatorServiceClient) error {
+			_, err := c.SetSubject(ctx, &operatorv1.SetSubjectRequest{Name: "worker", Enabled: new(bool)})
+			return err
+		},
+		"its subject is removed": func(ctx context.Context, c operatorv1.OperatorServiceClient) error {
+			_, err := c.RemoveSubject(ctx, &operatorv1.RemoveSubjectRequest{Name: "worker"})
+			return err
+		},
+		"its run is ended": func(ctx context.Context, c operatorv1.OperatorServiceClient) error {
+			runs, err := c.ListRuns(ctx, &operatorv1.ListRunsRequest{})
+			if err == nil {
+				_, err = c.EndRun(ctx, &operatorv1.EndRunRequest{RunId: runs.GetRuns()[0].GetRunId()})
+			}
+			return err
+		},
+		"the vault is locked": func(ctx context.Context, c operatorv1.OperatorServiceClient) error {
+			_, err := c.Lock(ctx, &operatorv1.LockRequest{})
+			return err
+		},
+		"panic": func(ctx context.Context, c operatorv1.OperatorServiceClient) error {
+			_, err := c.Panic(ctx, &operatorv1.PanicRequest{})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := daemontest.StartWith(t, daemontest.Options{Guard: true})
+			d.AddSubject("worker")
+			agent := startTwoFaced(t, d)
+			equal(t, "before its shim", agent.next(), "ALLOWED ")
+			equal(t, "while its shim is connected", agent.next(), "ACCESS_DENIED OPERATOR_REFUSED")
+			must(t, do(t.Context(), d.Operator()))
+			equal(t, "after that", agent.next(), "ACCESS_DENIED OPERATOR_REFUSED")
+			equal(t, "after its shim", agent.next(), "ALLOWED ")
+			d.Unlock()
+		})
+	}
+}
+
+// A shim that gets no run is one all the same: its agent would else give it one.
+func TestGuardCountsShimsWithoutARun(t *testing.T) {
 	d := daemontest.StartWith(t, daemontest.Options{Guard: true})
-	d.AddSubject("worker")
+	agent := startTwoFaced(t, d)
+	equal(t, "before its shim", agent.next(), "ALLOWED ")
+	equal(t, "while its shim is connected, which is nobody", agent.next(), "ACCESS_DENIED OPERATOR_REFUSED")
+	agent.next()
+	equal(t, "after its shim", agent.next(), "ALLOWED ")
+}
+
+// agent is a process that tries to be the operator whenever it is told to go on.
+type agent struct {
+	t   *testing.T
+	in  io.Writer
+	out *bufio.Reader
+}
+
+func startTwoFaced(t *testing.T, d *daemontest.Daemon) agent {
+	t.Helper()
 	self, err := os.Executable()
 	must(t, err)
 	cmd := exec.Command(self, "two-faced", d.Home)
 	cmd.Stderr = os.Stderr
-	cmd.WaitDelay = daemontest.Patience
-	out, err := cmd.Output()
+	in, err := cmd.StdinPipe()
 	must(t, err)
-	equal(t, "before, while and after its shim was connected", strings.TrimSpace(string(out)), "ALLOWED ACCESS_DENIED OPERATOR_REFUSED ALLOWED")
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		in.Close()
+		_ = cmd.Wait()
+	})
+	return agent{t, in, bufio.NewReader(out)}
 }
 
-// twoFaced is an operator's connection of an agent that starts a shim meanwhile.
+// next is how its next attempt ended.
+func (a agent) next() string {
+	a.t.Helper()
+	_, err := io.WriteString(a.in, "\n")
+	must(a.t, err)
+	line, err := a.out.ReadString('\n')
+	must(a.t, err)
+	return strings.TrimSuffix(line, "\n")
+}
+
+// twoFaced is an operator's connection of an agent that starts a shim meanwhile:
+// one attempt before, two while it is connected, and one after.
 func twoFaced(home string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), daemontest.Patience)
 	defer cancel()
@@ -209,14 +286,26 @@ func twoFaced(home string) int {
 		return 1
 	}
 	defer conn.Close()
-	status := func() *wire.Error {
+	orders := bufio.NewReader(os.Stdin)
+	attempt := func() wire.Error {
 		_, err := operatorv1.NewOperatorServiceClient(conn).Status(ctx, &operatorv1.StatusRequest{})
 		if err == nil {
-			return &wire.Error{Reason: wire.Allowed}
+			return wire.Error{Reason: wire.Allowed}
 		}
-		return wire.FromError(err)
+		return *wire.FromError(err)
 	}
-	words := []string{string(status().Reason)}
+	told := func(before func() bool, attempt func() wire.Error) bool {
+		if _, err := orders.ReadString('\n'); err != nil || !before() {
+			return false
+		}
+		e := attempt()
+		fmt.Println(e.Reason, e.Cause)
+		return true
+	}
+	ready := func() bool { return true }
+	if !told(ready, attempt) {
+		return 1
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return 1
@@ -226,21 +315,28 @@ func twoFaced(home string) int {
 	if err != nil {
 		return 1
 	}
-	out, err := child.StdoutPipe()
-	if err != nil || child.Start() != nil {
-		return 1
+	defer hold.Close()
+	connected := func() bool {
+		out, err := child.StdoutPipe()
+		if err != nil || child.Start() != nil {
+			return false
+		}
+		_, err = bufio.NewReader(out).ReadString('\n')
+		return err == nil
 	}
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		return 1
+	ended := func() bool {
+		hold.Close()
+		return child.Wait() == nil
 	}
-	refused := status()
-	words = append(words, string(refused.Reason), refused.Cause)
-	hold.Close()
-	_ = child.Wait()
-	after := status()
-	for ; after.Reason != wire.Allowed && ctx.Err() == nil; after = status() { // its end is noticed soon, not at once
-		time.Sleep(10 * time.Millisecond)
+	inTheEnd := func() wire.Error { // its end is noticed soon, not at once
+		e := attempt()
+		for ; e.Reason != wire.Allowed && ctx.Err() == nil; e = attempt() {
+			time.Sleep(10 * time.Millisecond)
+		}
+		return e
 	}
-	fmt.Println(strings.Join(append(words, string(after.Reason)), " "))
-	return 0
+	if told(connected, attempt) && told(ready, attempt) && told(ended, inTheEnd) {
+		return 0
+	}
+	return 1
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"testing"
 
 	"subjectbroker/daemon/peer"
@@ -84,6 +85,57 @@ func TestUnderAnAgent(t *testing.T) {
 	} {
 		if got := under(tc.line, []peer.ProcessKey{agent.Key()}); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+// A walk that fails lets nobody pass who was not shown to be a person's: no shim
+// becomes one whose starter nobody knows, and while there is a shim no operator
+// whose ancestors nobody knows is one. What a walk has seen before it failed counts.
+func TestGuardWithoutAnswers(t *testing.T) {
+	broken := errors.New("/proc hides it")
+	shim, asker, agent, person := proc(90, "sb-mcp", "sb-mcp"), proc(40, "sbctl", "sbctl"), proc(20, "claude", "claude"), terminal(proc(5, "bash", "-bash"))
+	for name, tc := range map[string]struct {
+		shim, asker   []peer.Process
+		err           error
+		joins, passes bool
+	}{
+		"nothing is seen":                 {nil, nil, broken, false, true},
+		"only what starts others is seen": {[]peer.Process{shim, proc(30, "sh", "sh -c sb-mcp")}, nil, broken, false, true},
+		"an agent is seen":                {[]peer.Process{shim, agent}, nil, broken, true, false},
+		"an agent, and it asks":           {[]peer.Process{shim, agent}, []peer.Process{asker, agent}, broken, true, false},
+		"an agent, and a person asks":     {[]peer.Process{shim, agent}, []peer.Process{asker, person}, broken, true, true},
+		"a person is seen":                {[]peer.Process{shim, person}, nil, broken, true, true},
+		"everything, and a stranger asks": {[]peer.Process{shim, agent, person}, []peer.Process{asker, person}, nil, true, true},
+		"everything, and the agent asks":  {[]peer.Process{shim, agent, person}, []peer.Process{asker, agent, person}, nil, true, false},
+		"everything, and nobody is above": {[]peer.Process{shim, proc(30, "sh", "sh")}, []peer.Process{asker}, nil, true, true},
+	} {
+		g := newGuard(false)
+		walks := 0
+		g.walk = func(pid int32) ([]peer.Process, error) {
+			walks++
+			if pid == shim.PID {
+				return tc.shim, tc.err
+			}
+			return tc.asker, tc.err
+		}
+		p := &peer.Peer{PID: shim.PID, Class: peer.Plain}
+		if got := g.joins(p); got != tc.joins {
+			t.Errorf("%s: the shim joins: %v, want %v", name, got, tc.joins)
+		}
+		if got := g.passes(&peer.Peer{PID: asker.PID, Class: peer.Plain}); got != tc.passes {
+			t.Errorf("%s: the asker passes: %v, want %v", name, got, tc.passes)
+		}
+		if before := walks; tc.joins && (!g.joins(p) || walks != before) {
+			t.Errorf("%s: the same shim was walked again", name)
+		}
+		g.leaves(p)
+		if !g.passes(&peer.Peer{PID: asker.PID, Class: peer.Plain}) {
+			t.Errorf("%s: the asker is refused after the shim has left", name)
+		}
+		p.Leave()
+		if g.joins(p); len(g.agents) != 0 {
+			t.Errorf("%s: a shim that has left is remembered", name)
 		}
 	}
 }

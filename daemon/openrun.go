@@ -37,16 +37,25 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 		e.SubjectID = d.mask(claim.GetSubject())
 		return nil, d.malformed(ctx, p, e)
 	}
-	e.SubjectID, e.ProfileID, e.ShimVersion = claim.GetSubject(), claim.GetProfile(), d.nameOrMask(req.GetShimVersion())
+	e.ShimVersion = d.nameOrMask(req.GetShimVersion())
+	who, cause := d.attest(p, claim)
+	e.SubjectID, e.ProfileID, e.Tier = who.subject, who.profile, who.tier.String()
+	if who.launch != nil {
+		e.LaunchID = who.launch.id
+	}
+	if !d.guard.joins(p) {
+		return nil, d.refuseRun(ctx, p, e, &wire.Error{
+			Reason:  wire.PlatformUnsupported,
+			Message: "the daemon cannot see which process started this one, and its guard must know",
+		}, "STARTER_UNKNOWN")
+	}
 	if d.locked() {
 		d.wanted()
 		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.VaultLocked), string(wire.VaultLocked))
 	}
-	who, cause := d.attest(p, claim)
 	if cause != "" {
 		return nil, d.refuseRun(ctx, p, e, wire.Deny(wire.AccessDenied), cause)
 	}
-	e.SubjectID, e.ProfileID, e.Tier = who.subject, who.profile, who.tier.String()
 	r := &run{
 		id: grants.NewID(), subject: who.subject, tier: who.tier, launch: who.launch, peer: p, command: p.Command(),
 		shimVersion: req.GetShimVersion(), opened: d.clock.now(), done: make(chan struct{}), resources: map[string]*uint32{},
@@ -93,6 +102,14 @@ type attested struct {
 // is reports whether a subject created then is the one that is meant.
 func (a attested) is(born time.Time) bool { return a.born.IsZero() || a.born.Equal(born) }
 
+// in says that it is whoever everything in a launch is.
+func (a *attested) in(l *launch) {
+	a.subject, a.born, a.tier, a.launch = l.subject, l.born, l.tier, l
+	if l.profile != "" {
+		a.profile = l.profile
+	}
+}
+
 // mismatch is the cause to record when a claim said something else; empty
 // otherwise. The claim is ignored then, not refused: arguments prove nothing
 // either way.
@@ -104,30 +121,36 @@ func (a attested) mismatch(claim *brokerv1.SubjectClaim) string {
 }
 
 // attest says who a peer is: the subject of its launch, the subject of its uid,
-// or, at the lowest tier, whoever it claims to be.
+// or, at the lowest tier, whoever it claims to be. With a cause it is not enough
+// for a run, and says whose the refusal is: nobody's where only the claim is left
+// of one who cannot be just anybody.
 func (d *Daemon) attest(p *peer.Peer, claim *brokerv1.SubjectClaim) (who attested, cause string) {
 	who = attested{subject: claim.GetSubject(), profile: claim.GetProfile(), tier: grants.Cooperative}
 	switch p.Class {
 	case peer.Plain:
 	case peer.Launch:
 		l, ok := d.launches.get(p.Launch)
-		if !ok || l.over() {
-			return who, causeLaunchEnded
+		if !ok {
+			l, ok = d.launches.past(p.Launch)
 		}
-		who.subject, who.born, who.tier, who.launch = l.subject, l.born, l.tier, l
-		if l.profile != "" {
-			who.profile = l.profile
+		if !ok {
+			return attested{}, causeLaunchEnded
+		}
+		who.in(l)
+		if l.over() {
+			return who, causeLaunchEnded
 		}
 	case peer.Mapped:
 		subject, ok := d.subjectOf(p.UID)
 		if !ok {
-			return who, string(grants.CauseUnknownSubject)
+			return attested{tier: grants.Separate}, string(grants.CauseUnknownSubject)
 		}
 		who.subject, who.tier = subject, grants.Separate
 	case peer.Unattributed:
 		// Since it connected its tree may have become a launch, or been found to be
 		// one. It is nobody else then, and has to connect again.
-		if _, is := d.launches.of(p); is {
+		if l, is := d.launches.of(p); is {
+			who.in(l)
 			return who, causePeerChanged
 		}
 	}

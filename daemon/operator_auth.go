@@ -41,7 +41,9 @@ func (o operator) OpenSession(ctx context.Context, req *operatorv1.OpenSessionRe
 		return nil, err
 	}
 	at := d.clock.read()
-	d.sessions.begin(p, id, at)
+	if !d.sessions.begin(p, id, at) {
+		return nil, wire.Deny(wire.BrokerUnavailable) // and nobody hears that
+	}
 	if err := d.needUnlocked(); err != nil || !p.Alive() { // the lock did not see this session
 		d.sessions.end(p)
 		return nil, wire.Deny(wire.VaultLocked)

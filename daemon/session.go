@@ -7,7 +7,8 @@ import (
 	"subjectbroker/daemon/peer"
 )
 
-// sessionIdle is how long a session lasts without a call on its connection.
+// sessionIdle is how long a session lasts without a call of a person on its
+// connection.
 const sessionIdle = 15 * time.Minute
 
 // sessions are the authenticated connections of the operator. A session belongs
@@ -33,29 +34,46 @@ func (s *session) idle(at reading) bool {
 	return at.now.Sub(s.last.now) >= sessionIdle
 }
 
-// begin authenticates a connection anew.
-func (ss *sessions) begin(p *peer.Peer, id string, at reading) {
+// begin authenticates a connection anew; false: it has ended meanwhile.
+func (ss *sessions) begin(p *peer.Peer, id string, at reading) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	if p.Left() {
+		return false
+	}
 	ss.open[p] = &session{id: id, last: at}
+	return true
 }
 
-// of is the id of a connection's session; empty when it has none. It counts as a
-// use.
+// of is the id of a connection's session; empty when it has none.
 func (ss *sessions) of(p *peer.Peer, clock *clock) string {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	s, ok := ss.open[p]
-	if !ok {
-		return ""
+	if s := ss.get(p, clock.read()); s != nil {
+		return s.id
 	}
+	return ""
+}
+
+// use begins the time anew after which a connection's session ends by itself.
+func (ss *sessions) use(p *peer.Peer, clock *clock) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	at := clock.read()
-	if s.idle(at) {
-		delete(ss.open, p)
-		return ""
+	if s := ss.get(p, at); s != nil {
+		s.last = at
 	}
-	s.last = at
-	return s.id
+}
+
+// get is the session of a connection, if it has one that has not ended. The
+// caller holds mu.
+func (ss *sessions) get(p *peer.Peer, at reading) *session {
+	s, ok := ss.open[p]
+	if ok && s.idle(at) {
+		delete(ss.open, p)
+		return nil
+	}
+	return s
 }
 
 // end ends the session of a connection, if it has one.

@@ -55,6 +55,8 @@ type Peer struct {
 
 	first ProcessKey // of that launch
 
+	left atomic.Bool
+
 	mu      sync.RWMutex // a descriptor must not be closed, and its number taken again, under a reader
 	process process      // how liveness is told
 	closed  bool
@@ -97,6 +99,14 @@ type ProcessKey struct {
 	PID   int32
 	Start uint64
 }
+
+// Leave says that the connection has ended. Whoever forgets a peer then says so
+// first, and whoever remembers one asks Left under the lock that guards what is
+// remembered: so nothing is remembered that nobody will forget.
+func (p *Peer) Leave() { p.left.Store(true) }
+
+// Left reports whether the connection has ended.
+func (p *Peer) Left() bool { return p.left.Load() }
 
 // Alive reports whether the process that connected still runs. It is false
 // after Close.

@@ -52,7 +52,8 @@ func Lookup(pid int32) (Process, error) { return lookup(pid) }
 // Each is held by a pidfd while its parent is looked up, and its parent and start
 // time are read again afterwards: a process that is reparented or replaced
 // meanwhile makes it fail with ErrChanged. It fails with ErrPlatform where
-// processes cannot be looked up.
+// processes cannot be looked up. Where one cannot be looked at, as behind a /proc
+// that hides those of other uids, those below it come with the error.
 func Ancestry(pid int32) ([]Process, error) { return ancestry(pid) }
 
 // Namespaces are those of one process.

@@ -130,7 +130,7 @@ func ancestry(pid int32) ([]Process, error) {
 	for range maxAncestors {
 		next, err := Hold(pid)
 		if err != nil {
-			return nil, fmt.Errorf("looking at process %d: %w", pid, err)
+			return line, fmt.Errorf("looking at process %d: %w", pid, err)
 		}
 		if len(line) > 0 {
 			// The child still is who it was, and this one still is its parent.
@@ -151,7 +151,7 @@ func ancestry(pid int32) ([]Process, error) {
 			return line, nil
 		}
 	}
-	return nil, fmt.Errorf("process %d has more than %d ancestors", line[0].PID, maxAncestors)
+	return line, fmt.Errorf("process %d has more than %d ancestors", line[0].PID, maxAncestors)
 }
 
 // Held is a process that is held by a pidfd: no later process passes for it. The
