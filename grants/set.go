@@ -24,8 +24,9 @@ var (
 	ErrOtherSubject = errors.New("the profile is another subject's")
 )
 
-// Set holds subjects with their grants and profiles, and tools, indexed for [Decide]. Any number of
-// goroutines may read and decide at once, none while one of them changes it.
+// Set holds subjects with their grants and profiles, and tools, indexed for
+// [Decide]. Any number of goroutines may read and decide at once, none while one
+// of them changes it.
 type Set struct {
 	holders map[string]*holder
 	grants  map[string]*Grant // by id

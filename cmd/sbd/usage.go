@@ -19,7 +19,8 @@ sbd holds the encrypted vault, decides who may have what, and writes an audit
 entry before anything leaves. It listens on two Unix sockets: broker/broker.sock
 for agents' shims and operator/operator.sock for sbctl. They are its owner's
 only, unless subjects or operators have uids of their own: then each is shared
-with the one group whose members are exactly those. The first start creates the vault. It never listens on the network.
+with the one group whose members are exactly those. The first start creates the
+vault. It never listens on the network.
 
 Flags:
   --home DIR           where the broker lives. Default: SB_HOME, else

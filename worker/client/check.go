@@ -54,6 +54,9 @@ func dial(ctx context.Context, places Places, socket string) (net.Conn, error) {
 	return conn, nil
 }
 
+// modes are the most that a socket and its directory may let anybody do.
+type modes struct{ dir, socket fs.FileMode }
+
 // checkPath looks at the socket and the directories above it, without
 // following a link at the end of either, and returns the uid that owns them: our
 // own, or another one under the conditions of checkForeign.
@@ -76,9 +79,9 @@ func checkPath(places Places, socket string) (owner int, err error) {
 	// A daemon that serves other uids shares each socket with one group. Whether
 	// it does is its own word: what nobody else can change cannot be too open for
 	// us.
-	limits := map[bool]fs.FileMode{true: 0o700, false: 0o600}
+	most := modes{dir: 0o700, socket: 0o600}
 	if shared := above.Mode().Perm() == 0o750; shared || owner != own {
-		limits = map[bool]fs.FileMode{true: 0o750, false: 0o660}
+		most = modes{dir: 0o750, socket: 0o660}
 		if err := checkForeign(places.SocketDir, owner); err != nil {
 			return 0, err
 		}
@@ -86,9 +89,10 @@ func checkPath(places Places, socket string) (owner int, err error) {
 	for _, part := range []struct {
 		path, noun string
 		kind       fs.FileMode
+		most       fs.FileMode
 	}{
-		{dir, "directory", fs.ModeDir},
-		{socket, "socket", fs.ModeSocket},
+		{dir, "directory", fs.ModeDir, most.dir},
+		{socket, "socket", fs.ModeSocket, most.socket},
 	} {
 		info, err := os.Lstat(part.path)
 		if err != nil {
@@ -97,9 +101,8 @@ func checkPath(places Places, socket string) (owner int, err error) {
 		if info.Mode().Type() != part.kind {
 			return 0, refuse("%s is not a %s", part.path, part.noun)
 		}
-		limit := limits[part.kind == fs.ModeDir]
-		if loose := info.Mode().Perm() &^ limit; loose != 0 {
-			return 0, refuse("%s %s has mode %04o, want %04o", part.noun, part.path, info.Mode().Perm(), limit)
+		if loose := info.Mode().Perm() &^ part.most; loose != 0 {
+			return 0, refuse("%s %s has mode %04o, want %04o", part.noun, part.path, info.Mode().Perm(), part.most)
 		}
 		stat, ok := info.Sys().(*syscall.Stat_t)
 		if !ok {
