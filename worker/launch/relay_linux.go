@@ -26,7 +26,6 @@ type relay struct {
 	tty   *os.File // whose size and group count
 
 	master  *os.File
-	fd      int // the master's; os.File.Fd would make it blocking
 	ticker  *time.Ticker
 	copied  chan struct{} // closed when all output is out
 	typed   chan struct{} // closed when nothing more is read
@@ -84,25 +83,32 @@ func (r *relay) begin(master *os.File) error {
 		unix.Close(fd)
 		return fmt.Errorf("relaying the terminal: %w", err)
 	}
-	r.fd, r.master = fd, os.NewFile(uintptr(fd), "master")
 	if r.wakeR, r.wakeW, err = os.Pipe(); err != nil {
+		unix.Close(fd)
 		return fmt.Errorf("relaying the terminal: %w", err)
 	}
+	r.master = os.NewFile(uintptr(fd), "master") // last: with it there is something to finish
 	r.copied, r.typed = make(chan struct{}), make(chan struct{})
 	r.ticker = time.NewTicker(200 * time.Millisecond)
 	go func() {
 		defer close(r.copied)
 		_, _ = io.Copy(onlyWriter{r.out}, onlyReader{r.master}) // ends with EIO, which is the end of a terminal
+		r.hangUp()
 	}()
 	go func() {
 		defer close(r.typed)
-		if r.in != nil {
-			r.readKeys()
+		if r.in != nil && r.readKeys() {
+			r.hangUp()
 		}
 	}()
 	r.look()
 	return nil
 }
+
+// hangUp closes the tree's terminal as this process's was closed. A command
+// that ignores the signal would otherwise wait for ever for somebody who takes
+// what it writes.
+func (r *relay) hangUp() { r.master.Close() }
 
 // io.Copy must not splice: the kernel does not do it for terminals.
 type (
@@ -110,42 +116,46 @@ type (
 	onlyReader struct{ io.Reader }
 )
 
-// readKeys copies what is typed, while this process is in the foreground.
-func (r *relay) readKeys() {
+// readKeys copies what is typed, while this process is in the foreground. It
+// ends with finish, or when the terminal is gone.
+func (r *relay) readKeys() (gone bool) {
 	buffer := make([]byte, 4096)
 	for {
 		r.mu.Lock()
 		reading := r.reading
 		r.mu.Unlock()
-		polled := []unix.PollFd{{Fd: int32(r.wakeR.Fd()), Events: unix.POLLIN}}
+		polled := []unix.PollFd{{Fd: int32(r.wakeR.Fd()), Events: unix.POLLIN}, {Fd: int32(r.in.Fd())}} // that it is gone is always told
 		if reading {
-			polled = append(polled, unix.PollFd{Fd: int32(r.in.Fd()), Events: unix.POLLIN})
+			polled[1].Events = unix.POLLIN
 		}
 		if _, err := unix.Poll(polled, -1); err != nil {
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
-			return
+			return true
 		}
 		if polled[0].Revents != 0 {
 			n, err := unix.Read(int(r.wakeR.Fd()), buffer[:1])
 			if err != nil || n == 0 {
-				return // finish
+				return false // finish
 			}
 			continue
 		}
-		if !reading || polled[1].Revents == 0 {
+		if polled[1].Revents == 0 {
 			continue
+		}
+		if !reading {
+			return true
 		}
 		n, err := unix.Read(int(r.in.Fd()), buffer)
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
 			continue
 		}
 		if err != nil || n == 0 {
-			return
+			return true
 		}
 		if _, err := r.master.Write(buffer[:n]); err != nil {
-			return
+			return true
 		}
 	}
 }
@@ -171,7 +181,7 @@ func (r *relay) look() {
 		return
 	}
 	if size, err := unix.IoctlGetWinsize(int(r.tty.Fd()), unix.TIOCGWINSZ); err == nil {
-		_ = unix.IoctlSetWinsize(r.fd, unix.TIOCSWINSZ, size) // the tree may be gone
+		r.resize(size)
 	}
 	group, err := unix.IoctlGetInt(int(r.tty.Fd()), unix.TIOCGPGRP)
 	if err == nil && group != unix.Getpgrp() {
@@ -188,6 +198,14 @@ func (r *relay) look() {
 	if !r.reading {
 		r.reading = true
 		r.wake()
+	}
+}
+
+// resize needs no answer: the tree may be gone.
+func (r *relay) resize(size *unix.Winsize) {
+	raw, err := r.master.SyscallConn() // os.File.Fd would make it blocking
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, size) })
 	}
 }
 
