@@ -27,6 +27,13 @@ type clone struct {
 	dir bool
 }
 
+// drop lets go of a clone that is not needed.
+func (c *clone) drop() {
+	if c != nil {
+		unix.Close(c.fd)
+	}
+}
+
 // builder carries a view out in the mount namespace of this process. The first
 // error stays and makes the rest do nothing.
 type builder struct {
@@ -59,7 +66,7 @@ func build(v *view, nested nesting, mark Marker) error {
 	broker := b.clone(v.broker, true)
 	kept := b.cloneAll(v.kept)
 	places := b.cloneAll(v.places)
-	null := b.clone("/dev/null", false)
+	nulls := b.nulls()
 	nodes := map[string]*clone{}
 	for _, name := range devices {
 		nodes[name] = b.clone("/dev/"+name, false)
@@ -68,7 +75,7 @@ func build(v *view, nested nesting, mark Marker) error {
 	if v.sandbox {
 		b.newRoot(places)
 	}
-	b.cover(null)
+	b.cover(nulls)
 	b.run(kept, mark)
 	b.attach(broker, v.broker)
 	b.dev(nodes)
@@ -103,6 +110,18 @@ func (b *builder) clone(path string, ro bool) *clone {
 		b.fail("looking at "+path, err)
 	}
 	return &clone{fd: fd, dir: stat.Mode&unix.S_IFMT == unix.S_IFDIR}
+}
+
+// nulls takes what covers a file, once for each: a mount that is not in the tree
+// yet cannot be bound a second time (Linux before 6.15), only put somewhere.
+func (b *builder) nulls() map[string]*clone {
+	clones := map[string]*clone{}
+	for _, c := range b.view.covers {
+		if c.file {
+			clones[c.path] = b.clone("/dev/null", false)
+		}
+	}
+	return clones
 }
 
 // noDevices makes device files, of which uid 0 may have some in odd places,
@@ -141,7 +160,7 @@ func (b *builder) attach(c *clone, path string) {
 	if b.err == nil {
 		b.fail("showing "+path, unix.MoveMount(c.fd, "", unix.AT_FDCWD, b.at(path), unix.MOVE_MOUNT_F_EMPTY_PATH))
 	}
-	unix.Close(c.fd)
+	c.drop()
 }
 
 // ground makes sure that there is something to mount on.
@@ -217,27 +236,22 @@ func (b *builder) link(target, path string) {
 }
 
 // cover hides what must not be seen. In a sandbox most of it is not there.
-func (b *builder) cover(null *clone) {
+func (b *builder) cover(nulls map[string]*clone) {
 	for _, c := range b.view.covers {
 		if b.err != nil {
 			return
 		}
 		if b.view.sandbox && !c.secret {
 			if _, err := os.Lstat(b.at(c.path)); err != nil {
+				nulls[c.path].drop()
 				continue
 			}
 		}
-		if !c.file {
-			b.tmpfs(c.path, "0700")
+		if c.file {
+			b.attach(nulls[c.path], c.path)
 			continue
 		}
-		if null == nil {
-			return
-		}
-		b.ground(c.path, false)
-		if b.err == nil {
-			b.fail("covering "+c.path, unix.Mount(fmt.Sprintf("/proc/self/fd/%d", null.fd), b.at(c.path), "", unix.MS_BIND, ""))
-		}
+		b.tmpfs(c.path, "0700")
 	}
 }
 
