@@ -16,9 +16,10 @@ import (
 // What P and F say to each other: a length of four bytes, big-endian, and that
 // many bytes of JSON. Descriptors travel with the length.
 //
-//	P → F  Config          F → P  answer: ready, or what is missing
+//	                       F → P  answer: here, without maps of its user namespace
+//	P → F  setup           F → P  answer: ready, or what is missing
 //	P → F  order{Run}      F → P  answer: started (with the terminal's master), or why not
-//	P → F  order{Signal}   F → P  answer{Stopped}
+//	P → F  order{Signal}   F → P  answer{Stopped}, answer{Ended}
 //
 // End of file at F means that P is gone, and ends the tree.
 
@@ -30,6 +31,56 @@ type order struct {
 	Signal int  `json:",omitempty"`
 	Group  bool `json:",omitempty"` // the signal is for the command's group
 	Resume bool `json:",omitempty"` // the command goes on, in the foreground
+}
+
+// setupMessage is how a setup travels: paths are any bytes.
+type setupMessage struct {
+	Home, SocketDir, Workspace []byte
+	Homes, Readable            [][]byte
+	Sandbox, NoNet             bool
+	Around                     aroundMessage
+	Nested                     nesting
+	Mark, Outer                Marker
+	Trial                      bool
+}
+
+type aroundMessage struct {
+	Home, RuntimeDir, TmuxDir []byte
+	Sockets                   [][]byte
+	AbstractBus               bool
+}
+
+// MarshalJSON is s without what F does not need.
+func (s setup) MarshalJSON() ([]byte, error) {
+	cfg, around := s.Config, s.Around
+	return json.Marshal(setupMessage{
+		Home: []byte(cfg.Home), SocketDir: []byte(cfg.SocketDir), Workspace: []byte(cfg.Workspace), Homes: bytesOf(cfg.Homes), Readable: bytesOf(cfg.Readable),
+		Sandbox: cfg.Sandbox, NoNet: cfg.NoNet, Nested: s.Nested, Mark: s.Mark, Outer: s.Outer, Trial: s.Trial,
+		Around: aroundMessage{
+			Home: []byte(around.Home), RuntimeDir: []byte(around.RuntimeDir), TmuxDir: []byte(around.TmuxDir),
+			Sockets: bytesOf(around.Sockets), AbstractBus: around.AbstractBus,
+		},
+	})
+}
+
+// UnmarshalJSON is the reverse.
+func (s *setup) UnmarshalJSON(text []byte) error {
+	var m setupMessage
+	if err := json.Unmarshal(text, &m); err != nil {
+		return err
+	}
+	*s = setup{
+		Config: Config{
+			Home: string(m.Home), SocketDir: string(m.SocketDir), Workspace: string(m.Workspace), Homes: stringsOf(m.Homes), Readable: stringsOf(m.Readable),
+			Sandbox: m.Sandbox, NoNet: m.NoNet, Subject: m.Mark.Subject, Profile: m.Mark.Profile,
+		},
+		Around: surroundings{
+			Home: string(m.Around.Home), RuntimeDir: string(m.Around.RuntimeDir), TmuxDir: string(m.Around.TmuxDir),
+			Sockets: stringsOf(m.Around.Sockets), AbstractBus: m.Around.AbstractBus,
+		},
+		Nested: m.Nested, Mark: m.Mark, Outer: m.Outer, Trial: m.Trial,
+	}
+	return nil
 }
 
 // run is a Command with the terminal that P has. What it hands over follows the
@@ -97,6 +148,8 @@ type terminal struct {
 
 type answer struct {
 	Stopped int    `json:",omitempty"` // the signal that stopped the command
+	Ended   bool   `json:",omitempty"` // the command did, and F is about to
+	Code    int    `json:",omitempty"` // the command's exit code when it ended
 	Piece   string `json:",omitempty"` // Unsupported
 	Hint    string `json:",omitempty"`
 	Error   string `json:",omitempty"`

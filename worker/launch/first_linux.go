@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,10 +39,12 @@ const (
 
 // setup is what P tells F first.
 type setup struct {
-	Config Config
+	Config Config // without Environ, which F must not keep
+	Around surroundings
 	Nested nesting
 	Mark   Marker
 	Outer  Marker // of the launch that this one is inside of
+	Trial  bool   // nothing will be run: see Check
 }
 
 // Main recognises the first process of a tree by args (os.Args) and is then all
@@ -69,6 +72,10 @@ func first() int {
 		fmt.Fprintf(os.Stderr, "%s: this is started by `sbctl run` only\n", firstName)
 		return 2
 	}
+	if err := deafen(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: ignoring signals: %v\n", firstName, err)
+		return 2
+	}
 	// Signals of the tree's terminal and of its processes are not for F.
 	swallow := make(chan os.Signal, 1)
 	for _, sig := range []os.Signal{
@@ -80,6 +87,15 @@ func first() int {
 		}
 	}
 
+	// P writes the maps of this user namespace when it hears of us. The files
+	// belong to our uid while we are dumpable, which a program that its uid may
+	// not read is not by itself.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
+		return 2
+	}
+	if err := control.send(answer{}); err != nil {
+		return 1
+	}
 	var given setup
 	if _, err := control.receive(&given); err != nil {
 		return 1
@@ -123,6 +139,43 @@ func first() int {
 	}
 }
 
+// faults are the signals at which the runtime would end F with a dump of its
+// stacks, whoever sent them.
+var faults = []syscall.Signal{
+	unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSTKFLT, unix.SIGSYS,
+}
+
+// deafen ignores them when the tree sends them. A fault of F's own still ends
+// it: the kernel does not let a process ignore that. It goes past the runtime,
+// which therefore gives the command their default actions.
+func deafen() error {
+	for _, sig := range faults {
+		if err := setAction(sig, ignoreSignal); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	defaultAction uintptr = 0 // SIG_DFL
+	ignoreSignal  uintptr = 1 // SIG_IGN
+)
+
+// sigsetSize is the size of the kernel's set of signals, in bytes.
+const sigsetSize = 8
+
+// setAction changes what a signal does behind the runtime's back. The action
+// is the first of the kernel's words about a signal, and the others may be zero.
+func setAction(sig syscall.Signal, action uintptr) error {
+	words := [16]uintptr{action}
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&words)), 0, sigsetSize, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
 // firstProcess is F: pid 1 of the tree.
 type firstProcess struct {
 	control *conn
@@ -149,24 +202,23 @@ func (f *firstProcess) prepare() error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 && errno != unix.ENOSYS && errno != unix.EPERM {
 		return fmt.Errorf("beginning a session keyring: %w", errno)
 	}
-	cfg := f.setup.Config
-	v, err := viewOf(cfg)
+	cfg, around := f.setup.Config, f.setup.Around
+	v, err := viewOf(cfg, around)
 	if err != nil {
+		return err // before anything is made
+	}
+	if err := lacking(cfg, LandlockABI(), f.setup.Nested, v.openNames(around)); err != nil {
 		return err
+	}
+	if f.setup.Nested == outermost && !f.setup.Trial {
+		if err := makeGrounds(around); err != nil {
+			return err
+		}
+		if v, err = viewOf(cfg, around); err != nil { // once more, with what was made
+			return err
+		}
 	}
 	f.view = v
-	if err := lacking(cfg, LandlockABI(), f.setup.Nested); err != nil {
-		return err
-	}
-	if f.setup.Nested == outermost {
-		if err := tmuxGround(cfg.Environ); err != nil {
-			return err
-		}
-		if v, err = viewOf(cfg); err != nil {
-			return err
-		}
-		f.view = v
-	}
 	if f.setup.Nested == noMounts && cfg.Sandbox {
 		// The directories are the outer sandbox's, and where its workspace lies in
 		// one of them, that is not this one's.
@@ -183,34 +235,37 @@ func (f *firstProcess) prepare() error {
 }
 
 // lacking names what cfg needs and a kernel with this version of Landlock does
-// not give.
-func lacking(cfg Config, abi int, nested nesting) error {
+// not give. open are the sockets without a path that must be cut off.
+func lacking(cfg Config, abi int, nested nesting, open []string) error {
 	switch {
 	case cfg.Sandbox && abi < 1:
 		return &Unsupported{Piece: "Landlock", Hint: "a kernel from 5.13 on with landlock among its security modules (lsm= on its command line) has it"}
-	case !cfg.NoNet && abi < landlockScopes && nested == outermost && abstractBus(cfg.Environ):
+	case !cfg.NoNet && abi < landlockScopes && nested == outermost && len(open) > 0:
 		return &Unsupported{
-			Piece: "a way to hide the session bus, which is a socket without a path",
+			Piece: "a way to hide " + open[0] + ", which is a socket without a path (Landlock ABI 6)",
 			Hint:  "--no-net hides it, and so does a kernel from 6.12 on",
 		}
 	}
 	return nil
 }
 
-// tmuxGround makes the directory that tmux makes at its first start, empty and
-// with the same mode, so that there is something to cover: a server that is
-// started later outside would otherwise take orders from inside.
-func tmuxGround(environ []string) error {
-	for _, dir := range tmuxDirs(environ) {
-		if info, err := os.Stat(filepath.Dir(dir)); err != nil || !info.IsDir() {
+// makeGrounds makes the directories that programs make at their first start,
+// empty and with the same modes, so that there is something to cover: a server
+// that is started later outside would otherwise take orders from inside.
+func makeGrounds(around surroundings) error {
+	for _, g := range grounds(around) {
+		if info, err := os.Stat(filepath.Dir(g.path)); err != nil || !info.IsDir() {
 			continue
 		}
-		err := os.Mkdir(dir, 0o700)
+		err := os.Mkdir(g.path, 0o700)
+		if err == nil && g.shared {
+			err = os.Chmod(g.path, 0o777|fs.ModeSticky) //nolint:gosec // G302: everyone's, as X makes it
+		}
 		switch {
 		case err == nil, errors.Is(err, fs.ErrExist):
-		case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS): // nor will tmux be able to
+		case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS): // nor will the program be able to
 		default:
-			return fmt.Errorf("making %s to cover it: %w", dir, err)
+			return fmt.Errorf("making %s to cover it: %w", g.path, err)
 		}
 	}
 	return nil
@@ -417,16 +472,26 @@ func (f *firstProcess) attend() int {
 			f.obey(o)
 		}
 	}()
-	ended := make(chan int, 1)
+	ended := make(chan answer, 1)
 	go func() { ended <- f.reap() }()
 	select {
 	case <-gone:
 		f.clear()
 		return 1
-	case code := <-ended:
+	case a := <-ended:
 		f.clear()
-		return code
+		if a.Ended {
+			_ = f.tell(a) // P may be gone
+		}
+		return a.Code
 	}
+}
+
+// tell is send for F's several goroutines.
+func (f *firstProcess) tell(a answer) error {
+	f.sending.Lock()
+	defer f.sending.Unlock()
+	return f.control.send(a)
 }
 
 func (f *firstProcess) obey(o order) {
@@ -443,8 +508,8 @@ func (f *firstProcess) obey(o order) {
 }
 
 // reap waits for all children, those that were orphaned too, until the command
-// ends.
-func (f *firstProcess) reap() int {
+// ends, and says how it did. Without Ended it was not the command that ended.
+func (f *firstProcess) reap() answer {
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, unix.WUNTRACED, nil)
@@ -452,24 +517,21 @@ func (f *firstProcess) reap() int {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
-			return 1
+			return answer{Code: 1}
 		case pid != f.command:
 			continue
 		case status.Exited():
-			return status.ExitStatus()
+			return answer{Ended: true, Code: status.ExitStatus()}
 		case status.Signaled():
-			return 128 + int(status.Signal())
+			return answer{Ended: true, Code: 128 + int(status.Signal())}
 		case status.Stopped():
 			sig := status.StopSignal()
 			if (sig == unix.SIGTTIN || sig == unix.SIGTTOU) && f.inForeground() {
 				_ = unix.Kill(-f.command, unix.SIGCONT) // it was quicker than foreground
 				continue
 			}
-			f.sending.Lock()
-			err := f.control.send(answer{Stopped: int(sig)})
-			f.sending.Unlock()
-			if err != nil && !errors.Is(err, io.EOF) {
-				return 1
+			if err := f.tell(answer{Stopped: int(sig)}); err != nil && !errors.Is(err, io.EOF) {
+				return answer{Code: 1}
 			}
 		}
 	}
@@ -481,7 +543,7 @@ func (f *firstProcess) clear() {
 		return
 	}
 	for range 200 { // whoever forks faster than this ends with the outer launch
-		all := childrenOf(os.Getpid())
+		all := reapChildren(os.Getpid())
 		if len(all) == 0 {
 			return
 		}
@@ -492,8 +554,9 @@ func (f *firstProcess) clear() {
 	}
 }
 
-// childrenOf lists the children of all threads of a process that are alive.
-func childrenOf(pid int) []int {
+// reapChildren reaps the children of all threads of this process, pid, that have
+// ended, and lists the others.
+func reapChildren(pid int) []int {
 	paths, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
 		return nil

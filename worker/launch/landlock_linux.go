@@ -36,7 +36,7 @@ func (v *view) ruleset(abi int) (fd int, err error) {
 	config := landlock.Config{Scoped: scopes}
 	var rules []landlock.Rule
 	if v.sandbox {
-		if err := lacking(Config{Sandbox: true, NoNet: true}, abi, outermost); err != nil {
+		if err := lacking(Config{Sandbox: true, NoNet: true}, abi, outermost, nil); err != nil {
 			return -1, err
 		}
 		config.HandledAccessFS = landlock.V7.HandledAccessFS

@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
-	"unsafe"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,10 +23,12 @@ type Tree struct {
 	control *conn
 	process *os.Process
 	stdio   [3]*os.File
+	loose   bool // no pid namespace of its own: killing the first process ends only that
 	signals chan os.Signal
 
 	gone  chan struct{} // closed when the first process is, and everything with it
 	state *os.ProcessState
+	ended *int // the command's exit code, once F has told it
 
 	term *relay // nil: the command has no terminal
 	once sync.Once
@@ -43,7 +45,7 @@ var handedOn = map[syscall.Signal]bool{
 // *Unsupported that names the first piece that is missing, an error that is
 // ErrRefused when cfg must not be started anywhere, or nil.
 func Check(ctx context.Context, cfg Config) error {
-	tree, err := Start(ctx, cfg)
+	tree, err := start(ctx, cfg, true)
 	if err != nil {
 		return err
 	}
@@ -57,9 +59,10 @@ func Check(ctx context.Context, cfg Config) error {
 //
 // From here until Wait or Kill returns, signals for this process are the
 // tree's: INT, QUIT, HUP, TERM, USR1, USR2, TSTP and CONT are handed on.
-func Start(ctx context.Context, cfg Config) (*Tree, error) {
-	cfg.Environ = environment(cfg.Environ)
-	given := setup{Config: cfg, Mark: Marker{Subject: cfg.Subject, Profile: cfg.Profile, Sandbox: cfg.Sandbox, NoNet: cfg.NoNet}}
+func Start(ctx context.Context, cfg Config) (*Tree, error) { return start(ctx, cfg, false) }
+
+func start(ctx context.Context, cfg Config, trial bool) (*Tree, error) {
+	given := setup{Config: cfg, Around: surroundingsOf(cfg.Environ), Trial: trial, Mark: Marker{Subject: cfg.Subject, Profile: cfg.Profile, Sandbox: cfg.Sandbox, NoNet: cfg.NoNet}}
 	if outer, inside := Inside(); inside {
 		given.Outer = outer
 		switch {
@@ -79,7 +82,7 @@ func Start(ctx context.Context, cfg Config) (*Tree, error) {
 		return nil, err
 	}
 	t := &Tree{
-		control: control, gone: make(chan struct{}), signals: make(chan os.Signal, 32),
+		control: control, loose: given.Nested != outermost, gone: make(chan struct{}), signals: make(chan os.Signal, 32),
 		stdio: [3]*os.File{orStd(cfg.Stdin, os.Stdin), orStd(cfg.Stdout, os.Stdout), orStd(cfg.Stderr, os.Stderr)},
 	}
 	for sig := range handedOn {
@@ -130,31 +133,20 @@ func (t *Tree) fork(given setup, theirs *os.File) error {
 	return <-forked
 }
 
-func startFirst(given setup, files [4]*os.File) (process *os.Process, err error) {
-	// The maps of the new user namespace are written through /proc/PID, which
-	// belongs to uid 0 while a process is undumpable. So for these milliseconds
-	// this one is not: what is handed over is asked for only when F is ready.
-	dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
-	if err != nil {
-		return nil, err
+// startFirst starts F with a user namespace that has no maps yet. Were they
+// written before F is another program, this one would have to be dumpable for
+// that long: the files in /proc/PID of a copy of it belong to uid 0 otherwise.
+func startFirst(given setup, files [4]*os.File) (*os.Process, error) {
+	// Kept over exec, which is not uid 0's. uid 0 needs more of them to give its
+	// uid to the command, and to see the files that it sees outside.
+	caps := []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}
+	if os.Geteuid() == 0 {
+		caps = append(caps, unix.CAP_SETFCAP, unix.CAP_DAC_OVERRIDE)
 	}
-	if dumpable != 1 {
-		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0); err != nil {
-			return nil, err
-		}
-		defer func() {
-			if closing := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); closing != nil && err == nil {
-				err = errors.Join(fmt.Errorf("making the process undumpable again: %w", closing), process.Kill())
-			}
-		}()
-	}
-	uid, gid := os.Geteuid(), os.Getegid()
 	sys := &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWIPC | unix.CLONE_NEWPID,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}},
 		Pdeathsig:   unix.SIGKILL,
-		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, // kept over exec, which is not uid 0's
+		AmbientCaps: caps,
 	}
 	switch given.Nested {
 	case outermost:
@@ -168,7 +160,7 @@ func startFirst(given setup, files [4]*os.File) (process *os.Process, err error)
 	if given.Config.NoNet {
 		sys.Cloneflags |= unix.CLONE_NEWNET
 	}
-	process, err = os.StartProcess("/proc/self/exe", []string{firstName}, &os.ProcAttr{
+	process, err := os.StartProcess("/proc/self/exe", []string{firstName}, &os.ProcAttr{
 		Files: files[:], Env: []string{}, Sys: sys,
 	})
 	if err != nil {
@@ -177,18 +169,41 @@ func startFirst(given setup, files [4]*os.File) (process *os.Process, err error)
 	return process, nil
 }
 
+// writeMaps maps this process's uid and gid into F's user namespace and nothing
+// else, which needs no capability.
+func writeMaps(pid int) error {
+	for _, file := range []struct{ name, content string }{
+		{"setgroups", "deny"}, // without which the next one is refused
+		{"gid_map", fmt.Sprintf("%[1]d %[1]d 1", os.Getegid())},
+		{"uid_map", fmt.Sprintf("%[1]d %[1]d 1", os.Geteuid())},
+	} {
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/%s", pid, file.name), []byte(file.content), 0); err != nil {
+			return missing("user namespaces", usernsHint, err)
+		}
+	}
+	return nil
+}
+
 // prepare gives F its orders and waits until it is ready.
 func (t *Tree) prepare(ctx context.Context, given setup) error {
 	stop := context.AfterFunc(ctx, func() { _ = t.process.Kill() })
 	defer stop()
 	var a answer
-	err := t.control.send(given)
+	_, err := t.control.receive(&a)
+	var refused error
 	if err == nil {
-		_, err = t.control.receive(&a)
+		refused = writeMaps(t.process.Pid)
+	}
+	if err == nil && refused == nil {
+		if err = t.control.send(given); err == nil {
+			_, err = t.control.receive(&a)
+		}
 	}
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("starting a launch: %w", context.Cause(ctx))
+	case refused != nil:
+		return refused
 	case err != nil:
 		return fmt.Errorf("%w while it was prepared", ErrEnded)
 	}
@@ -241,6 +256,9 @@ func (t *Tree) Wait() (code int, err error) {
 			if _, err := t.control.receive(&a); err != nil {
 				return
 			}
+			if a.Ended {
+				t.ended = &a.Code
+			}
 			if a.Stopped != 0 {
 				select {
 				case stops <- syscall.Signal(a.Stopped):
@@ -254,6 +272,10 @@ func (t *Tree) Wait() (code int, err error) {
 	for {
 		select {
 		case <-t.gone:
+			// What F said last is there already.
+			_ = t.control.unix.SetReadDeadline(time.Now().Add(drainTime))
+			for range stops {
+			}
 			t.end()
 			return t.code()
 		case sig, more := <-told:
@@ -271,17 +293,15 @@ func (t *Tree) Wait() (code int, err error) {
 }
 
 func (t *Tree) code() (int, error) {
-	if t.state == nil {
-		return 1, ErrEnded
+	if t.ended != nil {
+		return *t.ended, nil
 	}
-	status, ok := t.state.Sys().(syscall.WaitStatus)
-	switch {
-	case !ok:
-		return 1, ErrEnded
-	case status.Signaled():
-		return 128 + int(status.Signal()), ErrEnded
+	if t.state != nil {
+		if status, ok := t.state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return 128 + int(status.Signal()), ErrEnded
+		}
 	}
-	return status.ExitStatus(), nil
+	return 1, ErrEnded // F failed, and its exit code is not the command's
 }
 
 func (t *Tree) handOn(sig os.Signal) {
@@ -323,18 +343,12 @@ func (t *Tree) stopSelf(sig syscall.Signal) {
 	if ignored {
 		return
 	}
-	// The runtime does not give a signal back its default action. Sixteen zero
-	// words are that action on every architecture.
-	var action [16]uintptr
-	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGTSTP), uintptr(unsafe.Pointer(&action)), 0, sigsetSize, 0, 0)
-	if errno == 0 {
+	// The runtime does not give a signal back its default action.
+	if setAction(unix.SIGTSTP, defaultAction) == nil {
 		_ = unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP)
 	}
 	signal.Notify(t.signals, unix.SIGTSTP)
 }
-
-// sigsetSize is the size of the kernel's set of signals, in bytes.
-const sigsetSize = 8
 
 // end gives back what Start and Go took.
 func (t *Tree) end() {
@@ -346,12 +360,25 @@ func (t *Tree) end() {
 }
 
 // Kill ends every process of the tree at once and waits until they are gone. It
-// may be called more than once, before and after Wait.
+// may be called more than once, before and after Wait. Inside a launch, where a
+// tree can be without a pid namespace of its own, its first process ends the
+// others one by one; those that it does not reach in a few seconds end with the
+// outer launch.
 func (t *Tree) Kill() {
+	_ = t.control.unix.CloseWrite()
+	if t.loose {
+		select {
+		case <-t.gone:
+		case <-time.After(clearTime):
+		}
+	}
 	if t.process != nil {
 		_ = t.process.Kill() // it may be gone
 	}
-	_ = t.control.unix.CloseWrite()
 	<-t.gone
 	t.end()
 }
+
+// clearTime bounds how long the first process of a tree inside a launch may
+// take to end the others.
+const clearTime = 5 * time.Second

@@ -72,7 +72,12 @@ var tmpDoors = []string{
 	".X11-unix", ".ICE-unix", "ssh-*", "zellij-*", "emacs*", "dbus-*", "vscode-*.sock", "kitty*", "mykitty*", "nvim*", "screens", "uscreens",
 }
 
-var homeDoors = []string{".ssh", ".ssh/agent", ".gnupg", ".screen", ".docker/run", ".docker/desktop", ".colima/default", ".rd", ".emacs.d/server"}
+// homeDoorDirs hold nothing else, so that a socket that is made later is hidden
+// as well. In homeDoors the sockets lie among other files.
+var (
+	homeDoorDirs = []string{".screen", ".docker/run", ".docker/desktop", ".emacs.d/server"}
+	homeDoors    = []string{".ssh", ".gnupg", ".colima/default", ".rd"}
+)
 
 var systemDoors = []string{
 	"/var/run", "/var/lib/lxd/unix.socket", "/var/snap/lxd/common/lxd/unix.socket", "/var/lib/docker/containerd", "/var/run/docker.sock", "/var/run/dbus",
@@ -88,8 +93,28 @@ func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrRefused, fmt.Sprintf(format, args...))
 }
 
+// surroundings are what a view needs of the caller's environment. The rest of
+// it, which may hold credentials, stays with the caller.
+type surroundings struct {
+	Home        string   // HOME
+	RuntimeDir  string   // XDG_RUNTIME_DIR
+	TmuxDir     string   // TMUX_TMPDIR
+	Sockets     []string // that variables name
+	AbstractBus bool     // the session bus is a socket without a path
+}
+
+func surroundingsOf(environ []string) surroundings {
+	if environ == nil {
+		environ = os.Environ()
+	}
+	return surroundings{
+		Home: lookup(environ, "HOME"), RuntimeDir: lookup(environ, "XDG_RUNTIME_DIR"), TmuxDir: lookup(environ, "TMUX_TMPDIR"),
+		Sockets: socketsIn(environ), AbstractBus: abstractBus(environ),
+	}
+}
+
 // viewOf works a view out. It reads the file system and changes nothing.
-func viewOf(cfg Config) (*view, error) {
+func viewOf(cfg Config, around surroundings) (*view, error) {
 	all, err := mounts()
 	if err != nil {
 		return nil, err
@@ -110,7 +135,6 @@ func viewOf(cfg Config) (*view, error) {
 		sandbox: cfg.Sandbox, noNet: cfg.NoNet, root: os.Geteuid() == 0, home: home, broker: broker,
 		runtimeDir: "/run/user/" + strconv.Itoa(os.Geteuid()),
 	}
-	environ := environment(cfg.Environ)
 	if cfg.Sandbox {
 		if err := v.findWorkspace(cfg, all); err != nil {
 			return nil, err
@@ -127,24 +151,17 @@ func viewOf(cfg Config) (*view, error) {
 			v.hide(other, true, "another path to "+c.path)
 		}
 	}
-	v.findDoors(environ)
-	if err := v.checkCovers(environ); err != nil {
+	v.findDoors(around)
+	if err := v.checkCovers(around.Home); err != nil {
 		return nil, err
 	}
 	v.keep()
 	if cfg.Sandbox {
-		if err := v.furnish(cfg, environ); err != nil {
+		if err := v.furnish(cfg, around.Home); err != nil {
 			return nil, err
 		}
 	}
 	return v, nil
-}
-
-func environment(environ []string) []string {
-	if environ == nil {
-		return os.Environ()
-	}
-	return environ
 }
 
 func lookup(environ []string, name string) string {
@@ -179,18 +196,18 @@ func (v *view) hide(path string, secret bool, why string) {
 
 // findDoors covers the sockets of programs outside that would run something
 // for whoever connects, or hand out keys.
-func (v *view) findDoors(environ []string) {
-	if dir := lookup(environ, "XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		v.hide(dir, false, "sockets of the session")
+func (v *view) findDoors(around surroundings) {
+	if filepath.IsAbs(around.RuntimeDir) {
+		v.hide(around.RuntimeDir, false, "sockets of the session")
 	}
 	for _, path := range systemDoors {
 		v.hide(path, false, "sockets of the system")
 	}
-	for _, path := range socketsIn(environ) {
+	for _, path := range around.Sockets {
 		v.hide(path, false, "a socket that the environment names")
 	}
-	for _, dir := range tmuxDirs(environ) {
-		v.hide(dir, false, "tmux runs what it is told")
+	for _, g := range grounds(around) {
+		v.hide(g.path, false, g.why)
 	}
 	for _, pattern := range tmpDoors {
 		paths, err := filepath.Glob("/tmp/" + pattern)
@@ -203,32 +220,98 @@ func (v *view) findDoors(environ []string) {
 			}
 		}
 	}
-	home := lookup(environ, "HOME")
-	if !filepath.IsAbs(home) {
+	if !filepath.IsAbs(around.Home) {
 		return
 	}
+	for _, dir := range homeDoorDirs {
+		path := filepath.Join(around.Home, dir)
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			v.hide(path, false, "sockets of programs outside")
+		}
+	}
 	for _, dir := range homeDoors {
-		entries, err := os.ReadDir(filepath.Join(home, dir))
+		entries, err := os.ReadDir(filepath.Join(around.Home, dir))
 		if err != nil {
 			continue
 		}
 		for _, entry := range entries {
 			if entry.Type() == fs.ModeSocket {
-				v.hide(filepath.Join(home, dir, entry.Name()), false, "a socket of a program outside")
+				v.hide(filepath.Join(around.Home, dir, entry.Name()), false, "a socket of a program outside")
 			}
 		}
 	}
 }
 
-// tmuxDirs are where tmux puts its sockets: where the caller says, and where it
-// does when nobody says anything.
-func tmuxDirs(environ []string) []string {
-	name := "tmux-" + strconv.Itoa(os.Geteuid())
-	dirs := []string{filepath.Join("/tmp", name)}
-	if dir := lookup(environ, "TMUX_TMPDIR"); filepath.IsAbs(dir) && filepath.Clean(dir) != "/tmp" {
-		dirs = append(dirs, filepath.Join(dir, name))
+// ground is a directory with a fixed name in which a program puts its sockets.
+type ground struct {
+	path   string
+	shared bool // everyone's, with the sticky bit
+	why    string
+}
+
+// grounds are those that may be made before the program that uses them does it.
+func grounds(around surroundings) []ground {
+	const orders = "it runs what it is told"
+	uid := strconv.Itoa(os.Geteuid())
+	all := []ground{
+		{path: "/tmp/tmux-" + uid, why: "tmux: " + orders},
+		{path: "/tmp/zellij-" + uid, why: "zellij: " + orders},
+		{path: "/tmp/emacs" + uid, why: "emacs: " + orders},
+		{path: "/tmp/.X11-unix", shared: true, why: "keys typed into a window outside"},
+		{path: "/tmp/.ICE-unix", shared: true, why: "sockets of the session"},
 	}
-	return dirs
+	if dir := around.TmuxDir; filepath.IsAbs(dir) && filepath.Clean(dir) != "/tmp" {
+		all = append(all, ground{path: filepath.Join(dir, "tmux-"+uid), why: "tmux: " + orders})
+	}
+	if filepath.IsAbs(around.Home) {
+		all = append(all, ground{path: filepath.Join(around.Home, ".ssh", "agent"), why: "agents that hold keys"})
+	}
+	return all
+}
+
+// openNames lists the sockets without a path that stand for what a cover hides
+// as a file: no mount can cover them.
+func (v *view) openNames(around surroundings) []string {
+	var open []string
+	if around.AbstractBus {
+		open = append(open, "the session bus")
+	}
+	content, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return append(open, "whatever /proc/net/unix would name")
+	}
+	return append(open, v.doorsIn(string(content))...)
+}
+
+// doorsIn is openNames for what /proc/net/unix says.
+func (v *view) doorsIn(listing string) []string {
+	var open []string
+	for line := range strings.Lines(listing) {
+		_, name, found := strings.Cut(strings.TrimSuffix(line, "\n"), " @")
+		if found && !slices.Contains(open, "@"+name) && v.isDoor(name) {
+			open = append(open, "@"+name)
+		}
+	}
+	return open
+}
+
+func (v *view) isDoor(name string) bool {
+	if !filepath.IsAbs(name) {
+		return false
+	}
+	name = filepath.Clean(name)
+	if bus, err := filepath.Match("dbus-*", filepath.Base(name)); err == nil && bus {
+		return true // wherever it says that it is: ibus says below the home directory
+	}
+	if slices.ContainsFunc(v.covers, func(c cover) bool { return within(name, c.path) }) {
+		return true
+	}
+	top, below := strings.CutPrefix(name, "/tmp/")
+	top, _, _ = strings.Cut(top, "/")
+	return below && slices.ContainsFunc(tmpDoors, func(pattern string) bool {
+		match, err := filepath.Match(pattern, top)
+		return err == nil && match
+	})
 }
 
 // socketsIn lists the sockets that variables name, in the forms that are in
@@ -258,13 +341,13 @@ func abstractBus(environ []string) bool {
 }
 
 // checkCovers refuses what could only be started with its ground hidden.
-func (v *view) checkCovers(environ []string) error {
+func (v *view) checkCovers(home string) error {
 	here, err := os.Getwd()
 	if err != nil {
 		here = "/"
 	}
 	for _, c := range v.covers {
-		if c.path == "/" || !c.secret && (within(lookup(environ, "HOME"), c.path) || within(here, c.path)) && !v.sandbox {
+		if c.path == "/" || !c.secret && (within(home, c.path) || within(here, c.path)) && !v.sandbox {
 			return refuse("%s must be hidden (%s), but the home or working directory is in it", c.path, c.why)
 		}
 	}
@@ -357,7 +440,7 @@ func above(dir, path string) bool {
 }
 
 // furnish lists what is in a sandbox.
-func (v *view) furnish(cfg Config, environ []string) error {
+func (v *view) furnish(cfg Config, home string) error {
 	put := func(p place) {
 		v.places = slices.DeleteFunc(v.places, func(have place) bool { return have.path == p.path })
 		v.places = append(v.places, p)
@@ -380,7 +463,7 @@ func (v *view) furnish(cfg Config, environ []string) error {
 	put(place{path: "/tmp", kind: ownDir, why: "temporary files"})
 	put(place{path: "/var/tmp", kind: ownDir, why: "temporary files"})
 	put(place{path: "/var/run", kind: link, target: "/run"})
-	if home := lookup(environ, "HOME"); filepath.IsAbs(home) {
+	if filepath.IsAbs(home) {
 		resolved, err := filepath.EvalSymlinks(home)
 		if err == nil && resolved != "/" && !within(resolved, v.workspace) {
 			if resolved != filepath.Clean(home) {
@@ -425,7 +508,7 @@ func (v *view) furnish(cfg Config, environ []string) error {
 // person wants to read it. It starts nothing. Errors: ErrRefused, or what could
 // not be looked at.
 func Describe(cfg Config) ([]Rule, error) {
-	v, err := viewOf(cfg)
+	v, err := viewOf(cfg, surroundingsOf(cfg.Environ))
 	if err != nil {
 		return nil, err
 	}
