@@ -37,6 +37,7 @@ type launch struct {
 	held    peer.Held    // its first process; zero when there is none to be held
 
 	mu      sync.Mutex // taken before holding, where both are
+	begun   bool       // it was open
 	ended   time.Time
 	cause   string // why it ended
 	reads   uint64
@@ -102,6 +103,13 @@ func (l *launch) count(released bool) {
 	}
 }
 
+// hasBegun reports whether it was ever open.
+func (l *launch) hasBegun() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.begun
+}
+
 // state is a word for the operator.
 func (l *launch) state() string {
 	l.mu.Lock()
@@ -145,7 +153,8 @@ type launches struct {
 
 func newLaunches() *launches { return &launches{open: map[string]*launch{}} }
 
-// add lets a launch begin. One that has ended before that is an ended one.
+// add lets a launch begin. One that has ended before that is an ended one, and
+// never began.
 func (ls *launches) add(l *launch) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -155,6 +164,7 @@ func (ls *launches) add(l *launch) {
 		ls.keep(l)
 		return
 	}
+	l.begun = true
 	ls.open[l.id] = l
 }
 
@@ -337,9 +347,12 @@ func (d *Daemon) follow(l *launch) {
 }
 
 // awaitTree waits until the tree of a launch is gone; false when sbd stops before
-// that. An unproven launch is over with its end: whose process it holds nobody
-// knows.
+// that. One that never began is not waited for, nor is one that is unproven any
+// longer than until its end: whose process it holds nobody knows.
 func (d *Daemon) awaitTree(l *launch) bool {
+	if !l.hasBegun() {
+		return true
+	}
 	ctx, cancel := context.WithCancel(d.life)
 	defer cancel()
 	if l.unproven {

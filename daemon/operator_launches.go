@@ -11,6 +11,7 @@ import (
 	"subjectbroker/audit"
 	"subjectbroker/daemon/peer"
 	"subjectbroker/grants"
+	"subjectbroker/proto/place"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
@@ -32,10 +33,11 @@ const endPatience = 2 * time.Second
 // it is looked at. The contents go to the caller, on the operator's word.
 func (o operator) OpenLaunch(ctx context.Context, req *operatorv1.OpenLaunchRequest) (*operatorv1.OpenLaunchResponse, error) {
 	d, caller := o.d, callerOf(ctx)
-	if err := d.checkLaunch(req); err != nil {
+	workspace, err := d.checkLaunch(req)
+	if err != nil {
 		return nil, err
 	}
-	if caller.Class != peer.Plain || caller.UID != d.doors.own {
+	if caller.UID != d.doors.own {
 		return nil, &wire.Error{
 			Reason:  wire.PlatformUnsupported,
 			Message: "sbd runs under another uid than this command, and looks into trees of its own uid only: there is no launch between uids",
@@ -53,25 +55,24 @@ func (o operator) OpenLaunch(ctx context.Context, req *operatorv1.OpenLaunchRequ
 		id: grants.NewID(), subject: req.GetSubject(), profile: req.GetProfile(), tier: launchTier(req.GetSandbox()),
 		uid: held.UID, pid: held.PID, start: held.Start, bootID: at.bootID, pidNS: ns.PID, userNS: ns.User,
 		command: peer.Printable(req.GetCommand()), opened: d.clock.now().UTC(), disclosed: slices.Sorted(slices.Values(req.GetDisclose())),
-		noNet: req.GetNoNet(), workspace: req.GetWorkspace(),
+		noNet: req.GetNoNet(), workspace: workspace,
 	}, held)
-	following := false
+	opened := false
 	defer func() {
-		if !following {
-			l.release()
+		if !opened {
+			d.notOpened(l)
 		}
 	}()
-	if err := d.probeView(l.launchRow, ns); err != nil {
+	if err := d.probeView(l.launchRow, ns, caller.PID); err != nil {
 		return nil, err
 	}
-	if l.born, err = d.mayLaunch(l.launchRow); err != nil {
+	if l.born, err = d.mayLaunch(d.state(), l.launchRow); err != nil {
 		return nil, err
 	}
 	if l.personal, err = d.mayDisclose(caller, req.GetDisclose()); err != nil {
 		return nil, err
 	}
 	response := &operatorv1.OpenLaunchResponse{}
-	opened := false
 	defer func() {
 		if !opened {
 			for _, c := range response.GetContents() {
@@ -79,17 +80,15 @@ func (o operator) OpenLaunch(ctx context.Context, req *operatorv1.OpenLaunchRequ
 			}
 		}
 	}()
+	room := maxDisclosed
 	for _, name := range req.GetDisclose() {
-		content, err := o.disclose(ctx, l, name)
+		content, err := o.disclose(ctx, l, name, room)
 		if err != nil {
 			return nil, err
 		}
+		room -= len(content)
 		response.Contents = append(response.Contents, &operatorv1.LaunchContent{Name: name, Content: content})
 	}
-	// From here on the tree's end is waited for, whatever becomes of the change: one
-	// that the log owes comes into force later.
-	following = true
-	defer d.follow(l)
 	if err := d.mutate(ctx, func(st *state) (change, error) { return o.launchOpening(ctx, st, l) }); err != nil {
 		return nil, err
 	}
@@ -98,38 +97,79 @@ func (o operator) OpenLaunch(ctx context.Context, req *operatorv1.OpenLaunchRequ
 	return response, nil
 }
 
-// checkLaunch refuses what is malformed before anything is looked at.
-func (d *Daemon) checkLaunch(req *operatorv1.OpenLaunchRequest) error {
+// notOpened sees to it that a launch that did not open never does: where the log
+// owes its opening, it comes into force ended.
+func (d *Daemon) notOpened(l *launch) {
+	d.launches.end(l, d.clock.now(), causeNotOpened)
+	if !l.hasBegun() { // else follow does
+		l.release()
+	}
+}
+
+// checkLaunch refuses what is malformed before the tree is looked at. It returns
+// the workspace without links.
+func (d *Daemon) checkLaunch(req *operatorv1.OpenLaunchRequest) (workspace string, err error) {
 	if err := checkName("subject", req.GetSubject()); err != nil {
-		return err
+		return "", err
 	}
 	if req.GetProfile() != "" {
 		if err := checkName("profile", req.GetProfile()); err != nil {
-			return err
+			return "", err
 		}
 	}
-	workspace := req.GetWorkspace()
 	switch {
-	case workspace != "" && (!filepath.IsAbs(workspace) || filepath.Clean(workspace) != workspace):
-		return refuse("workspace: it must be an absolute path without detours")
-	case req.GetSandbox() != (workspace != ""):
-		return refuse("workspace: a sandbox has one, and nothing else has")
+	case req.GetSandbox() != (req.GetWorkspace() != ""):
+		return "", refuse("workspace: a sandbox has one, and nothing else has")
 	case len(req.GetCommand()) > maxCommand:
-		return refuse("command: at most %d bytes", maxCommand)
+		return "", refuse("command: at most %d bytes", maxCommand)
 	case len(req.GetDisclose()) > maxDisclose:
-		return refuse("disclose: at most %d resources", maxDisclose)
+		return "", refuse("disclose: at most %d resources", maxDisclose)
 	case req.GetPid() <= 0:
-		return refuse("pid: it must be the first process of a tree")
+		return "", refuse("pid: it must be the first process of a tree")
 	}
 	for i, name := range req.GetDisclose() {
 		if err := checkName("disclose", name); err != nil {
-			return err
+			return "", err
 		}
 		if slices.Contains(req.GetDisclose()[:i], name) {
-			return refuse("disclose: %s is named twice", name)
+			return "", refuse("disclose: %s is named twice", name)
 		}
 	}
-	return nil
+	if !req.GetSandbox() {
+		return "", nil
+	}
+	return d.checkWorkspace(req.GetWorkspace())
+}
+
+// checkWorkspace returns a workspace without links. What may be written in it
+// must be nothing of the broker's, nor what lies around that: who can rename the
+// directory of a home can put another home there.
+func (d *Daemon) checkWorkspace(asked string) (string, error) {
+	if !filepath.IsAbs(asked) || filepath.Clean(asked) != asked {
+		return "", refuse("workspace: it must be an absolute path without detours")
+	}
+	workspace, err := filepath.EvalSymlinks(asked)
+	if err != nil {
+		return "", refuse("workspace: there is nothing that sbd can see at %s", asked)
+	}
+	if workspace == "/" {
+		return "", refuse("workspace: it must not be the whole file system")
+	}
+	for _, own := range d.ownPlaces() {
+		real, err := filepath.EvalSymlinks(own)
+		if err != nil {
+			return "", fmt.Errorf("looking at %s: %w", own, err)
+		}
+		if inside(workspace, real) || inside(real, workspace) {
+			return "", refuse("workspace: %s contains %s or lies in it, which is the broker's", asked, own)
+		}
+	}
+	return workspace, nil
+}
+
+// ownPlaces are the directories that are the broker's.
+func (d *Daemon) ownPlaces() []string {
+	return []string{d.home, filepath.Dir(place.OperatorSocket(d.socketDir)), filepath.Dir(place.BrokerSocket(d.socketDir))}
 }
 
 // firstProcess holds the first process of a tree: a child of the caller's, ours
@@ -150,12 +190,6 @@ func (d *Daemon) firstProcess(caller *peer.Peer, pid int32) (peer.Held, peer.Nam
 	if err != nil {
 		held.Close()
 		return peer.Held{}, peer.Namespaces{}, err
-	}
-	for _, l := range d.launches.proven() {
-		if slices.Contains(ns.Within, l.pidNS) {
-			held.Close()
-			return no("process %d is in a launch already", pid)
-		}
 	}
 	return held, ns, nil
 }
@@ -194,25 +228,36 @@ func unsupported(format string, args ...any) *wire.Error {
 	}
 }
 
-// mayLaunch says in words why a launch of that subject may not open. It returns
-// when the subject was created.
-func (d *Daemon) mayLaunch(l launchRow) (born time.Time, err error) {
-	st := d.state()
+// mayLaunch says in words why a launch may not open while st is in force. It
+// returns when its subject was created.
+func (d *Daemon) mayLaunch(st *state, l launchRow) (born time.Time, err error) {
+	for _, other := range d.launches.proven() {
+		if other.pidNS == l.pidNS {
+			return born, refuse("pid: process %d is in a launch already", l.pid)
+		}
+	}
 	st.mu.RLock()
-	subject, err := st.knownSubject(l.subject)
-	st.mu.RUnlock()
-	switch {
-	case err != nil:
-		return born, err
-	case subject.Disabled:
-		return born, mustNot(grants.CauseSubjectDisabled, "%s is disabled", l.subject)
-	case !l.tier.Satisfies(subject.MinTier):
-		return born, mustNot(grants.CauseTierTooLow, "%s needs the tier %s, and this would be %s", l.subject, subject.MinTier, l.tier)
+	defer st.mu.RUnlock()
+	if len(st.launches) >= maxLaunches {
+		return born, refuse("%d launches are open, and more there cannot be", maxLaunches)
 	}
-	if _, _, cause := d.profileFor(l.subject, l.profile); cause != "" {
+	born, cause := st.mayRun(l.subject, l.tier)
+	if cause == "" {
+		_, _, cause = st.profileFor(l.subject, l.profile)
+	}
+	switch cause := grants.Cause(cause); cause {
+	case "":
+		return born, nil
+	case grants.CauseUnknownSubject:
+		return born, unknown(wire.UnknownSubject, l.subject)
+	case grants.CauseUnknownProfile:
 		return born, refuse("%s has no profile named %s", l.subject, l.profile)
+	case grants.CauseTierTooLow:
+		subject, _ := st.set.Subject(l.subject)
+		return born, mustNot(cause, "%s needs the tier %s, and this would be %s", l.subject, subject.MinTier, l.tier)
+	default:
+		return born, mustNot(cause, "%s is disabled", l.subject)
 	}
-	return subject.Created, nil
 }
 
 // mustNot is the refusal of a launch that there could be, had the operator not
@@ -224,13 +269,10 @@ func mustNot(cause grants.Cause, format string, args ...any) error {
 // launchOpening is the change that opens a launch.
 func (o operator) launchOpening(ctx context.Context, st *state, l *launch) (change, error) {
 	d := o.d
-	if born, err := d.mayLaunch(l.launchRow); err != nil {
+	if born, err := d.mayLaunch(st, l.launchRow); err != nil {
 		return change{}, err
 	} else if !born.Equal(l.born) {
 		return change{}, refuse("%s was removed meanwhile", l.subject)
-	}
-	if len(st.launches) >= maxLaunches {
-		return change{}, refuse("%d launches are open, and more there cannot be", maxLaunches)
 	}
 	if !l.alive() {
 		return change{}, refuse("pid: process %d has ended", l.pid)
@@ -247,13 +289,14 @@ func (o operator) launchOpening(ctx context.Context, st *state, l *launch) (chan
 		permit: func(st *state) {
 			st.launches[l.id] = l.launchRow
 			d.launches.add(l)
+			d.follow(l)
 		},
 	}, nil
 }
 
-// disclose opens a resource for a launch on the one release path. The caller
-// wipes the content.
-func (o operator) disclose(ctx context.Context, l *launch, name string) ([]byte, error) {
+// disclose opens a resource of at most room bytes for a launch, on the one release
+// path. The caller wipes the content.
+func (o operator) disclose(ctx context.Context, l *launch, name string, room int) ([]byte, error) {
 	d, p := o.d, callerOf(ctx)
 	e := o.entry(ctx, kindLaunchDisclose)
 	e.LaunchID, e.SubjectID, e.Tier, e.ProfileID = l.id, l.subject, l.tier.String(), l.profile
@@ -266,13 +309,21 @@ func (o operator) disclose(ctx context.Context, l *launch, name string) ([]byte,
 	}
 	var openErr error
 	open := d.openContent(ctx, name, 0)
-	a.open = func(out *opened) error { openErr = open(out); return openErr }
+	a.open = func(out *opened) error {
+		if openErr = open(out); openErr == nil && len(out.content) > room {
+			openErr = tooMuch()
+		}
+		return openErr
+	}
 	accountFor(ctx)
 	got, err := d.release(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	if got.reason != wire.Allowed {
+		if wordy, typed := errors.AsType[*wire.Error](openErr); typed {
+			return nil, wordy
+		}
 		if words := storeWords(name, openErr); openErr != nil && words != openErr { //nolint:errorlint // identity: was it put into words?
 			return nil, words
 		}
@@ -297,7 +348,7 @@ func (d *Daemon) mayDisclose(p *peer.Peer, names []string) (personal []string, e
 			return nil, refuse("%s has no content", name)
 		}
 		if total += f.size; total > maxDisclosed {
-			return nil, &wire.Error{Reason: wire.ResourceTooLarge, Message: fmt.Sprintf("a launch is handed at most %d KiB", maxDisclosed>>10)}
+			return nil, tooMuch()
 		}
 		if f.owner != nil {
 			personal = append(personal, name)
@@ -307,14 +358,18 @@ func (d *Daemon) mayDisclose(p *peer.Peer, names []string) (personal []string, e
 	return personal, nil
 }
 
+func tooMuch() *wire.Error {
+	return &wire.Error{Reason: wire.ResourceTooLarge, Message: fmt.Sprintf("a launch is handed at most %d KiB", maxDisclosed>>10)}
+}
+
 // endLaunch ends a launch on the operator's word: nothing is served in it from
-// here on, then its processes end, then its row goes.
+// here on and its processes end, whatever becomes of the log; then its row goes.
 func (o operator) endLaunch(ctx context.Context, l *launch) (*operatorv1.Launch, error) {
 	d := o.d
 	if !d.launches.end(l, d.clock.now(), "ENDED_BY_OPERATOR") {
 		return nil, refuse("the launch %s has ended", l.id)
 	}
-	err := errors.Join(d.endRunsOf(l), d.endTree(ctx, l))
+	err := errors.Join(killTree(l), d.endRunsOf(l), awaitEnd(ctx, l))
 	if !d.locked() { // else its row goes at the unlock
 		err = errors.Join(err, d.forgetLaunch(ctx, l, o.entry(ctx, kindLaunchEnd)))
 	}
@@ -324,25 +379,23 @@ func (o operator) endLaunch(ctx context.Context, l *launch) (*operatorv1.Launch,
 	return l.message(0), nil
 }
 
-// endTree kills the first process of a launch and waits until it is gone, and
-// with it all others.
-func (d *Daemon) endTree(ctx context.Context, l *launch) error {
+// killTree kills the first process of a launch, and with it the kernel all others.
+func killTree(l *launch) error {
 	if l.unproven { // whose process that is nobody knows
 		return nil
 	}
 	if err := l.kill(); err != nil && l.alive() {
 		return &wire.Error{Reason: wire.InternalError, Message: "ending the tree: " + err.Error()}
 	}
+	return nil
+}
+
+// awaitEnd waits until the tree of a launch that was killed is gone.
+func awaitEnd(ctx context.Context, l *launch) error {
 	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for l.alive() {
-		select {
-		case <-ctx.Done():
-			return &wire.Error{Reason: wire.InternalError, Message: "the processes of the launch were told to end and have not"}
-		case <-tick.C:
-		}
+	if !l.unproven && !l.wait(ctx) {
+		return &wire.Error{Reason: wire.InternalError, Message: "the processes of the launch were told to end and have not"}
 	}
 	return nil
 }

@@ -26,6 +26,8 @@ type view struct {
 	root *os.File
 	tree []mount // in the tree
 	ours []mount // of this process
+
+	shared map[string]bool // file systems, by device, that we see or the tree's parent does
 }
 
 // mount is one line of /proc/PID/mountinfo.
@@ -51,10 +53,10 @@ func (o object) same(other object) bool { return o.dev == other.dev && o.ino == 
 // probeView looks at the tree of a first process that waits, and refuses it in
 // words for the first piece of its tier that does not hold. It sees mounts and
 // namespaces; a Landlock ruleset cannot be seen from outside and is not counted.
-// That the first process, which is sbctl, does not undo afterwards what it has
+// parent is the process that started it. That the first process, which is sbctl, does not undo afterwards what it has
 // shown is not probed: the operator runs it.
-func (d *Daemon) probeView(l launchRow, ns peer.Namespaces) error {
-	v, err := openView(l.pid)
+func (d *Daemon) probeView(l launchRow, ns peer.Namespaces, parent int32) error {
+	v, err := openView(l.pid, parent)
 	if err != nil {
 		return unsupported("a view that sbd can look at: %v", err)
 	}
@@ -64,10 +66,10 @@ func (d *Daemon) probeView(l launchRow, ns peer.Namespaces) error {
 		func() error { return v.probeProc(ns.PID) },
 		func() error { return v.probeHidden(d.home, d.socketDir) },
 		func() error { return v.probeBroker(d.socketDir) },
-		func() error { return v.probeDoors(l.uid) },
+		func() error { return v.probeWaysOut(l.uid) },
 	}
 	if l.workspace != "" {
-		probes = append(probes, func() error { return v.probeClosed(l.workspace) })
+		probes = append(probes, func() error { return v.probeWorkspace(l.workspace, d.ownPlaces()) }, func() error { return v.probeClosed(l.workspace) })
 	}
 	if l.noNet {
 		probes = append(probes, func() error { return v.probeNet(ns.Net) })
@@ -84,14 +86,21 @@ func (d *Daemon) probeView(l launchRow, ns peer.Namespaces) error {
 	return nil
 }
 
-func openView(pid int32) (*view, error) {
-	v := &view{pid: pid}
+func openView(pid, parent int32) (*view, error) {
+	v := &view{pid: pid, shared: map[string]bool{}}
 	var err error
 	if v.tree, err = readMounts(pid); err != nil {
 		return nil, err
 	}
 	if v.ours, err = readMounts(ownPID()); err != nil {
 		return nil, err
+	}
+	parents, err := readMounts(parent) // which may not live in our mount namespace
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range slices.Concat(v.ours, parents) {
+		v.shared[m.device] = true
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/root", pid), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -207,6 +216,16 @@ func outside(path string) (object, bool, error) {
 	defer f.Close()
 	o, err := identify(f)
 	return o, err == nil, err
+}
+
+// outsideExactly finds what we see at a path that leads over no link; the zero
+// object when nothing is there.
+func outsideExactly(path string) (object, error) {
+	if real, err := filepath.EvalSymlinks(path); err != nil || real != path {
+		return object{}, nil //nolint:nilerr // then it is not there
+	}
+	o, _, err := outside(path)
+	return o, err
 }
 
 // origin is where an object lies in its file system.
@@ -408,10 +427,10 @@ func (v *view) probeBroker(socketDir string) error {
 	return unsupported("a read-only directory of the broker's socket: another one could be put there")
 }
 
-// probeDoors makes sure that what would do something outside for the tree is not
+// probeWaysOut makes sure that what would do something outside for the tree is not
 // there: the session bus and the runtime directory, managers of services and of
 // containers, terminals of others.
-func (v *view) probeDoors(uid uint32) error {
+func (v *view) probeWaysOut(uid uint32) error {
 	id := strconv.FormatUint(uint64(uid), 10)
 	for _, path := range []string{
 		"/run/user/" + id, "/run/dbus", "/run/systemd/private", "/run/docker.sock", "/run/podman", "/run/containerd", "/run/crio",
@@ -444,15 +463,42 @@ var harmless = map[uint64]bool{
 	unix.Mkdev(5, 0): true, unix.Mkdev(5, 2): true,
 }
 
-// probeClosed makes sure that the tree can write nowhere but in its workspace
-// and in file systems that it alone has.
-func (v *view) probeClosed(workspace string) error {
-	shared := map[string]bool{}
-	for _, m := range v.ours {
-		shared[m.device] = true
+// kinds of file systems that a tree may have for itself alone: what is in them is
+// nowhere else. Others keep it in a file or folder outside, or with a process.
+var private = map[string]bool{"tmpfs": true, "devpts": true, "proc": true}
+
+// probeWorkspace makes sure that no mount of ours makes a workspace overlap with
+// what is the broker's, whatever their paths are.
+func (v *view) probeWorkspace(workspace string, places []string) error {
+	var all []origin
+	for _, path := range append([]string{workspace}, places...) {
+		o, there, err := outside(path)
+		if err != nil {
+			return err
+		}
+		if !there {
+			return fmt.Errorf("there is no %s", path)
+		}
+		from, err := v.originOf(path, o)
+		if err != nil {
+			return err
+		}
+		all = append(all, from)
 	}
+	for i, own := range all[1:] {
+		if own.device == all[0].device && (inside(own.path, all[0].path) || inside(all[0].path, own.path)) {
+			return refuse("workspace: %s contains %s or lies in it, which is the broker's", workspace, places[i])
+		}
+	}
+	return nil
+}
+
+// probeClosed makes sure that the tree can write nowhere but in its workspace,
+// which must be the folder that we see there, and in file systems that it alone
+// has.
+func (v *view) probeClosed(workspace string) error {
 	for _, m := range v.tree {
-		if m.ro || inside(workspace, m.point) || !shared[m.device] {
+		if m.ro || private[m.fstype] && !v.shared[m.device] {
 			continue
 		}
 		o, there, err := v.lookup(m.point)
@@ -464,6 +510,13 @@ func (v *view) probeClosed(workspace string) error {
 		}
 		if o.mode&unix.S_IFMT == unix.S_IFCHR && harmless[o.rdev] {
 			continue
+		}
+		if inside(workspace, m.point) {
+			if ours, err := outsideExactly(m.point); err != nil {
+				return err
+			} else if ours.same(o) {
+				continue
+			}
 		}
 		return unsupported("a closed view: %s can be written", m.point)
 	}

@@ -5,6 +5,6 @@ package daemon
 import "subjectbroker/daemon/peer"
 
 // probeView refuses: there are no trees of their own here.
-func (*Daemon) probeView(launchRow, peer.Namespaces) error {
+func (*Daemon) probeView(launchRow, peer.Namespaces, int32) error {
 	return unsupported("pid namespaces on this platform")
 }
