@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -286,7 +287,8 @@ func TestHardenStartsAgain(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if diff := cmp.Diff("WORKER_TEST_HARDEN=1\nKEPT=yes\ndumpable 0, core 0", string(out)); diff != "" {
+	want := fmt.Sprintf("WORKER_TEST_HARDEN=1\nKEPT=yes\ndumpable 0, core 0 of %d", coreAllowed())
+	if diff := cmp.Diff(want, string(out)); diff != "" {
 		t.Errorf("environment:\n%s", diff)
 	}
 }
