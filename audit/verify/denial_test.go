@@ -40,7 +40,7 @@ func TestDenial(t *testing.T) {
 		{"what waits for a person", decided("pending"), plan, 0},
 		{"what was not decided", decided(""), plan, 0},
 		{"what an operator mistyped", kind("operator.read"), plan, 0},
-		{"an operator who is none", kind("operator.refuse"), plan, 0},
+		{"an operator's wrong passphrase", kind("operator.auth"), plan, 0},
 		{"a list that failed", kind("list"), plan, 0},
 		{"an intent", kind("op.intent"), plan, 0},
 		{"an action that is left out is read", refused(func(e *verify.Entry) { e.Action = "" }), plan, 1},

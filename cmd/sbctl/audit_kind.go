@@ -7,15 +7,15 @@ import (
 	"subjectbroker/cmd/sbctl/internal/nearest"
 )
 
-// entryKinds are the kinds of entries that this build writes, or wrote when it
-// was older: a filter for any other would silently find nothing.
+// entryKinds are the kinds of entries that this build writes: a filter for any
+// other would silently find nothing.
 var entryKinds = []string{
-	"acquire", "audit.pruned", "auth", "authz", "explain",
+	"acquire", "audit.pruned", "authz", "explain", "flag",
 	"grant.create", "grant.deny", "grant.replace", "grant.revoke",
 	"key.handover", "key.rekey", "key.rewrap", "key.rotate", "key.slot_add", "key.slot_remove", "key.slot_replace", "key.slot_test",
 	"launch.disclose", "launch.end", "launch.open", "list", "op.applied", "op.intent", "op.not_applied",
 	"operator.apply", "operator.auth", "operator.clock", "operator.export", "operator.panic", "operator.passphrase", "operator.prune", "operator.read",
-	"operator.refuse", "operator.tool", "operator.tool_remove", "operator.watch",
+	"operator.tool", "operator.tool_remove", "operator.watch",
 	"recovered", "release.withheld",
 	"resource.add", "resource.change", "resource.get", "resource.put", "resource.remove", "resource.repin", "resource.revert",
 	"run.end", "run.open", "run.report", "run.watch", "segment.opened",
