@@ -121,7 +121,8 @@ func readDocument(uid uint32, req *operatorv1.ApplyRequest, env policy.Env) (*po
 }
 
 // checkChanges refuses what a document cannot know of: names that are taken by
-// what does not exist for this operator, and uids that cannot be a subject's.
+// what does not exist for this operator, grants that are another one's, and uids
+// that cannot be a subject's.
 func (d *Daemon) checkChanges(st *state, uid uint32, changes []policy.Change, want *policy.Document, records map[string]vault.Record) error {
 	subjects := map[string]*grants.Subject{}
 	for _, c := range changes {
@@ -139,6 +140,10 @@ func (d *Daemon) checkChanges(st *state, uid uint32, changes []policy.Change, wa
 			domain := want.Resources[c.Name].Domain
 			if record, exists := records[c.Name]; exists && domain != "" && record.Domain != domain {
 				return refuse("%s is not personal, and a resource keeps its domain", c.Name)
+			}
+		case c.What == policy.AGrant && c.Verb != policy.Remove:
+			if err := st.replaceable(uid, &c.Grant, d.clock.read()); err != nil {
+				return err
 			}
 		}
 	}

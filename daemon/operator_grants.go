@@ -93,7 +93,7 @@ func (d *Daemon) newGrant(ctx context.Context, st *state, req *operatorv1.Create
 	if err := g.Validate(); err != nil {
 		return g, "", refuse("%s: %v", pattern, err)
 	}
-	return g, warning, nil
+	return g, warning, st.replaceable(uid, &g, at)
 }
 
 // limit sets when a grant ends, and refuses to disclose a secret unasked.

@@ -59,6 +59,23 @@ func (s *state) seen(uid uint32, all []grants.Grant) []grants.Grant {
 	return slices.DeleteFunc(slices.Clone(all), func(g grants.Grant) bool { return s.namesHidden(uid, g.Pattern) })
 }
 
+// replaceable refuses to grant again what another operator granted with a pattern:
+// it would be the later one's, and the subject would lose what of the former one's
+// is personal, although nobody took it away. The words do not depend on whether
+// there is any. A name needs no such care: to whom it names anything personal is
+// settled. The caller holds changing.mu.
+func (s *state) replaceable(uid uint32, g *grants.Grant, at reading) error {
+	old, ok := s.set.Find(g.Subject, g.Pattern, g.Effect)
+	switch {
+	case !ok || g.Effect != grants.Allow || !g.Pattern.Prefix || !g.Pattern.Action.NamesResource():
+		return nil
+	case old.GrantedBy == nil || *old.GrantedBy == uid || s.grantState(old, at) != grants.Active:
+		return nil
+	}
+	return refuse("%s has %s from the operator of uid %d, for whose personal content it counts: revoke it first, or grant other names",
+		g.Subject, g.Pattern, *old.GrantedBy)
+}
+
 // count is how many resources exist for an operator. The caller holds mu.
 func (s *state) count(uid uint32) int {
 	n := 0

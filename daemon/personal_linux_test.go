@@ -400,3 +400,60 @@ func TestPersonalIsGrantedByItsOwner(t *testing.T) {
 	d.Restart()
 	equal(t, "subjects", d.Status().GetSubjects(), 1)
 }
+
+// Who granted a pattern is part of what it allows: another operator who grants it
+// again takes nobody's personal content away by that.
+func TestAnotherOperatorsPattern(t *testing.T) {
+	d, second := twoOperators(t)
+	ctx := t.Context()
+	first, theirs := d.Operator(), second()
+	d.Put("readme", "hello")
+	d.Put("docs.a", "hello")
+	d.AddSubject("worker")
+	_, err := theirs.PutSecret(ctx, &operatorv1.PutSecretRequest{Name: "diary", Kind: "text", Content: []byte("dear diary"), Domain: "personal"})
+	must(t, err)
+	grant := func(op operatorv1.OperatorServiceClient, capability string, conditions ...daemontest.Condition) error {
+		t.Helper()
+		request := &operatorv1.CreateGrantsRequest{Subject: "worker", Capabilities: []string{capability}}
+		for _, c := range conditions {
+			c(request)
+		}
+		_, err := op.CreateGrants(ctx, request)
+		return err
+	}
+	must(t, grant(theirs, "read:*"))
+	run := d.Open("worker")
+	equal(t, "granted by its owner", run.Refused("diary"), wire.Allowed)
+
+	document := func(dry bool) error {
+		_, err := first.Apply(ctx, &operatorv1.ApplyRequest{DryRun: dry, Document: []byte("version: 1\ngrants: [{subject: worker, capability: 'read:*', note: again}]\n")})
+		return err
+	}
+	for what, err := range map[string]error{"grant": grant(first, "read:*"), "apply": document(false), "dry run": document(true)} {
+		if got := wire.FromError(err); got == nil || got.Reason != wire.InvalidArgument || !strings.Contains(got.Message, "worker has read:* from the operator of uid ") || strings.Contains(got.Message, "diary") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	equal(t, "after all this", run.Refused("diary"), wire.Allowed)
+	_, err = first.Apply(ctx, &operatorv1.ApplyRequest{Document: []byte("version: 1\ngrants: [{subject: worker, capability: 'read:*'}]\n")})
+	must(t, err) // it changes nothing
+	must(t, grant(theirs, "read:*", daemontest.Uses(100)))
+	equal(t, "granted again by its owner", run.Refused("diary"), wire.Allowed)
+
+	// Where nothing personal can be lost anybody grants again.
+	for _, capability := range []string{"read:readme", "reach:*"} {
+		must(t, grant(theirs, capability))
+		must(t, grant(first, capability))
+	}
+	must(t, grant(theirs, "read:docs.*", daemontest.Uses(1)))
+	equal(t, "the one use", run.Refused("docs.a"), wire.Allowed)
+	must(t, grant(first, "read:docs.*"))
+	must(t, grant(first, "read:*", daemontest.Denying))
+	equal(t, "denied", run.Refused("diary"), wire.AccessDenied)
+
+	_, err = first.RevokeGrants(ctx, &operatorv1.RevokeGrantsRequest{Subject: "worker", Capability: "read:*"})
+	must(t, err)
+	must(t, grant(first, "read:*"))
+	equal(t, "once it was revoked", run.Refused("readme"), wire.Allowed)
+	equal(t, "what is not theirs to grant", run.Refused("diary"), wire.AccessDenied)
+}
