@@ -34,9 +34,9 @@ func newGate(d *Daemon, at door) *gate {
 	}
 }
 
-// admit refuses uids that have no right on the socket and more connections than there may be, before a
-// byte is read. The last quarter is for processes that have none, so that those
-// who take all they can keep nobody out.
+// admit refuses uids that have no right on the socket and more connections than
+// there may be, before a byte is read. The last quarter is for processes that have
+// none, so that those who take all they can keep nobody out.
 func (g *gate) admit(p *peer.Peer) error {
 	if err := g.d.mayEnter(g.door, p); err != nil {
 		return err
