@@ -10,8 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"subjectbroker/audit/verify"
 	"subjectbroker/daemon/daemontest"
@@ -123,8 +126,10 @@ func TestLaunchIsProbed(t *testing.T) {
 	if err := os.Mkdir(tmux, 0o700); err == nil {
 		t.Cleanup(func() { _ = os.Remove(tmux) })
 	}
-	work := daemontest.NewHome(t)
+	work, elsewhere := daemontest.NewHome(t), daemontest.NewHome(t)
 	twice := daemontest.NewHome(t)
+	below := filepath.Join(work, "below")
+	must(t, os.Mkdir(below, 0o700))
 	for _, c := range []struct {
 		name    string
 		options daemontest.TreeOptions
@@ -139,9 +144,13 @@ func TestLaunchIsProbed(t *testing.T) {
 		{"the home is visible elsewhere", daemontest.TreeOptions{Alias: twice}, "it is at " + twice},
 		{"the broker's socket can be replaced", daemontest.TreeOptions{OpenBroker: true}, "a read-only directory of the broker's socket"},
 		{"no broker's socket", daemontest.TreeOptions{NoBroker: true}, "the directory of the broker's socket"},
-		{"doors out of the tree", daemontest.TreeOptions{ShowRuntime: true}, "a view without "},
+		{"ways out of the tree", daemontest.TreeOptions{ShowRuntime: true}, "a view without "},
 		{"not alone", daemontest.TreeOptions{Crowded: true}, "a first process that is alone"},
 		{"an open view", daemontest.TreeOptions{Workspace: work, OpenView: true}, "a closed view"},
+		{"a folder beside its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: elsewhere, At: elsewhere}}}, "a closed view"},
+		{"another folder in the place of its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: elsewhere, At: work}}}, "a closed view: " + work},
+		{"another folder in its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: elsewhere, At: below}}}, "a closed view: " + below},
+		{"the same folder in its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: below, At: below}}}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.options.Places = d.Places
@@ -164,11 +173,165 @@ func TestLaunchIsProbed(t *testing.T) {
 	request.NoNet = true
 	_, err := d.Operator().OpenLaunch(t.Context(), request)
 	equal(t, "a network that is there", daemontest.Reason(err), wire.PlatformUnsupported)
-	equal(t, "launches that were opened", len(d.Entries("launch.open")), 3+len(refusedLaunches(d)))
+	equal(t, "launches that were opened", len(d.Entries("launch.open")), 4+len(refusedLaunches(d)))
 }
 
 func refusedLaunches(d *daemontest.Daemon) []verify.Entry {
 	return slices.DeleteFunc(d.Entries("launch.open"), func(e verify.Entry) bool { return e.Decision == "allow" })
+}
+
+// The tier is what was found, not what was asked for: a workspace that says that
+// everything may be written closes nothing, and what is the broker's is in none.
+func TestLaunchIsInAWorkspace(t *testing.T) {
+	parent := daemontest.NewHome(t)
+	home := filepath.Join(parent, "home")
+	must(t, os.Mkdir(home, 0o700))
+	sockets := daemontest.NewHome(t)
+	d := daemontest.StartWith(t, daemontest.Options{Home: home, SocketDir: sockets})
+	d.AddSubject("worker")
+	links := daemontest.NewHome(t)
+	link := func(name, to string) string {
+		path := filepath.Join(links, name)
+		must(t, os.Symlink(to, path))
+		return path
+	}
+	tree := daemontest.NewTree(t, daemontest.TreeOptions{Places: d.Places}) // of the tier bound
+	for _, c := range []struct {
+		name, workspace string
+		want            wire.Reason
+		because         string
+	}{
+		{"everything", "/", wire.InvalidArgument, "the whole file system"},
+		{"everything, through a link", link("root", "/"), wire.InvalidArgument, "the whole file system"},
+		{"around the home", parent, wire.InvalidArgument, "which is the broker's"},
+		{"around the home, through a link", link("parent", parent), wire.InvalidArgument, "which is the broker's"},
+		{"the home", home, wire.InvalidArgument, "which is the broker's"},
+		{"in the home", filepath.Join(home, "audit"), wire.InvalidArgument, "which is the broker's"},
+		{"in the home, through a link", link("audit", filepath.Join(home, "audit")), wire.InvalidArgument, "which is the broker's"},
+		{"around the sockets", sockets, wire.InvalidArgument, "which is the broker's"},
+		{"beside the operator's socket", filepath.Join(sockets, "operator"), wire.InvalidArgument, "which is the broker's"},
+		{"beside the broker's socket", filepath.Join(sockets, "broker"), wire.InvalidArgument, "which is the broker's"},
+		{"nothing", filepath.Join(parent, "nothing"), wire.InvalidArgument, "there is nothing"},
+		{"a folder of an open view", links, wire.PlatformUnsupported, "a closed view"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := d.Operator().OpenLaunch(t.Context(), tree.Request("worker", daemontest.TreeOptions{Workspace: c.workspace}))
+			equal(t, "the reason", daemontest.Reason(err), c.want)
+			if !strings.Contains(fmt.Sprint(err), c.because) {
+				t.Errorf("it says %v, want %q", err, c.because)
+			}
+		})
+	}
+	work := filepath.Join(links, "work")
+	must(t, os.Mkdir(work, 0o700))
+	_, launch := d.OpenTree("worker", daemontest.TreeOptions{Workspace: work})
+	equal(t, "with a workspace of its own", fmt.Sprint(launch.GetTier(), launch.GetWorkspace()), "sandboxed"+work)
+	closed := daemontest.NewTree(t, daemontest.TreeOptions{Places: d.Places, Workspace: work})
+	opened, err := d.Operator().OpenLaunch(t.Context(), closed.Request("worker", daemontest.TreeOptions{Workspace: link("work-too", work)}))
+	must(t, err)
+	equal(t, "with one through a link", opened.GetLaunch().GetWorkspace(), work)
+}
+
+// A workspace that another mount shows is what it is of.
+func TestLaunchIsInNoWorkspaceOfTheBroker(t *testing.T) {
+	daemontest.NeedRoot(t, "workspace")
+	parent := daemontest.NewHome(t)
+	home := filepath.Join(parent, "home")
+	must(t, os.Mkdir(home, 0o700))
+	d := daemontest.StartWith(t, daemontest.Options{Home: home})
+	d.AddSubject("worker")
+	again := daemontest.NewHome(t)
+	if err := unix.Mount(parent, again, "", unix.MS_BIND, ""); err != nil {
+		daemontest.LeaveOut(t, "workspace", "nothing can be mounted: "+err.Error())
+	}
+	t.Cleanup(func() { _ = unix.Unmount(again, unix.MNT_DETACH) })
+	options := daemontest.TreeOptions{Places: d.Places, Workspace: again}
+	tree := daemontest.NewTree(t, options)
+	_, err := d.Operator().OpenLaunch(t.Context(), tree.Request("worker", options))
+	if err == nil {
+		t.Error("a tree may write around the home")
+	}
+}
+
+// A tree becomes one launch, also when several ask at once.
+func TestLaunchOpensOnce(t *testing.T) {
+	d := daemontest.Start(t)
+	d.AddSubject("worker", "other")
+	for range 5 {
+		tree := daemontest.NewTree(t, daemontest.TreeOptions{Places: d.Places})
+		results := make(chan error)
+		for i := range 4 {
+			request := tree.Request([]string{"worker", "other"}[i%2], daemontest.TreeOptions{})
+			go func() {
+				_, err := d.Operator().OpenLaunch(t.Context(), request)
+				results <- err
+			}()
+		}
+		opened := 0
+		for range 4 {
+			err := <-results
+			if err == nil {
+				opened++
+			} else if !strings.Contains(err.Error(), "in a launch already") {
+				t.Errorf("it says %v", err)
+			}
+		}
+		equal(t, "launches of one tree", opened, 1)
+	}
+	equal(t, "launches", len(d.Status().GetLaunches()), 5)
+}
+
+// What did not open leaves nothing: no process is held that somebody else has.
+func TestRefusedLaunchLeavesNothing(t *testing.T) {
+	d := daemontest.Start(t)
+	d.AddSubject("worker")
+	d.SetEnabled("worker", false)
+	tree := daemontest.NewTree(t, daemontest.TreeOptions{Places: d.Places})
+	held := func() (n int) {
+		all, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		for _, fd := range all {
+			if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.Contains(to, "pidfd") {
+				n++
+			}
+		}
+		return n
+	}
+	before := held()
+	for range 20 {
+		_, err := d.Operator().OpenLaunch(t.Context(), tree.Request("worker", daemontest.TreeOptions{}))
+		equal(t, "the reason", daemontest.Reason(err), wire.AccessDenied)
+	}
+	if after := held(); after >= before+20 {
+		t.Errorf("%d processes are held, and were %d", after, before)
+	}
+	d.SetEnabled("worker", true)
+	_, err := d.Operator().OpenLaunch(t.Context(), tree.Request("worker", daemontest.TreeOptions{}))
+	must(t, err)
+}
+
+// P09: a stop of the daemon ends runs, and no launch: what is asked meanwhile is
+// not refused for an end that did not happen.
+func TestLaunchGoesOnThroughAStop(t *testing.T) {
+	d := daemontest.Start(t)
+	d.Put("plan", "x")
+	d.AddSubject("worker")
+	d.Grant("worker", "read:plan")
+	tree, launch := d.OpenTree("worker", daemontest.TreeOptions{})
+	must(t, tree.Go(self(t), "load", d.Home))
+	for range 3 {
+		line, err := tree.Line()
+		must(t, err)
+		equal(t, "inside", line, "reads")
+		d.Restart()
+		equal(t, "the launch", d.Status().GetLaunches()[0].GetLaunchId(), launch.GetLaunchId())
+		must(t, tree.Say("again"))
+	}
+	for _, e := range d.Entries() {
+		if e.Cause == "LAUNCH_ENDED" {
+			t.Errorf("entry %d, %s: the launch had not ended", e.Seq, e.Kind)
+		}
+	}
 }
 
 // Sockets outside the home: the operator's is looked for there too.
@@ -434,7 +597,8 @@ func TestLaunchIsAdoptedAtTheUnlock(t *testing.T) {
 	line, err = tree.Line()
 	must(t, err)
 	equal(t, "on the same connection", line, string(wire.AccessDenied))
-	equal(t, "the cause", last(d, "run.open").Cause, "PEER_CHANGED")
+	refused := last(d, "run.open")
+	equal(t, "whose refusal that is", fmt.Sprint(refused.Cause, refused.SubjectID, refused.Tier, refused.LaunchID), "PEER_CHANGEDworkerbound"+launch.GetLaunchId())
 	must(t, tree.Say("anew"))
 	line, err = tree.Line()
 	must(t, err)
@@ -457,7 +621,7 @@ func TestLaunchHasOneBudget(t *testing.T) {
 		return n
 	}
 	began := time.Now()
-	tree, _ := d.OpenTree("worker", daemontest.TreeOptions{})
+	tree, launch := d.OpenTree("worker", daemontest.TreeOptions{})
 	script := fmt.Sprintf("for i in 1 2 3 4; do %s deny %s; done", self(t), d.Home)
 	must(t, tree.Go("sh", "-c", script))
 	code, _, stderr := tree.Wait()
@@ -469,6 +633,50 @@ func TestLaunchHasOneBudget(t *testing.T) {
 	code, _, stderr = daemontest.Exit(t, exec.Command("sh", "-c", script))
 	equal(t, "exit outside: "+stderr, code, 0)
 	equal(t, "denials outside, where each process has its own", denied()-inside, processes*each)
+	d.Restart() // which accounts for what is not in the log
+	suppressed := last(d, "suppressed")
+	equal(t, "whose they are", suppressed.LaunchID, launch.GetLaunchId())
+}
+
+// load reads all the time, on several connections, and says so once it does;
+// once more for each line that it reads.
+func load(home string) int {
+	var reads atomic.Uint64
+	for range 4 {
+		go func() {
+			for {
+				loadOnce(home, &reads)
+				time.Sleep(time.Millisecond)
+			}
+		}()
+	}
+	for {
+		for before := reads.Load(); reads.Load() < before+20; {
+			time.Sleep(time.Millisecond)
+		}
+		fmt.Println("reads")
+		var again string
+		if _, err := fmt.Scanln(&again); err != nil {
+			return 0
+		}
+	}
+}
+
+// loadOnce reads until it is refused.
+func loadOnce(home string, reads *atomic.Uint64) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*daemontest.Patience)
+	defer cancel()
+	conn, err := client.Broker(ctx, client.Places{Home: home, SocketDir: filepath.Join(home, "run")})
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	broker := brokerv1.NewBrokerServiceClient(conn)
+	opened, err := broker.OpenRun(ctx, daemontest.Claim("worker"))
+	for err == nil {
+		reads.Add(1)
+		_, err = broker.Acquire(ctx, &brokerv1.AcquireRequest{RunId: opened.GetRunId(), ResourceId: "plan"})
+	}
 }
 
 // hold opens a run of a subject that nobody has, watches it and tells what

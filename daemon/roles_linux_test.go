@@ -4,6 +4,6 @@ package daemon_test
 // with one argument.
 var roles = map[string]func(string) int{
 	"hand-over": handOver, "status": operatorStatus, "hoard": hoard, "knock": knock, "loud": loud, "pry": pry,
-	"hold": hold, "stubborn": stubborn, "deny": deny,
+	"hold": hold, "stubborn": stubborn, "deny": deny, "load": load,
 	"errand": runErrand, "eager-agent": eagerAgent, "shim": bareShim, "two-faced": twoFaced,
 }

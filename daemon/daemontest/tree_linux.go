@@ -40,7 +40,12 @@ type TreeOptions struct {
 	OldProc, OldMounts, ShowHome, ShowOperator, ShowRuntime, OpenBroker, NoBroker, OpenView, Crowded bool
 
 	Alias string
+	// Shown are folders that may be written at places of others.
+	Shown []Shown
 }
+
+// Shown is a folder that a tree sees at the place of another.
+type Shown struct{ Folder, At string }
 
 // Tree is a tree of processes whose first one waits for a command.
 type Tree struct {
@@ -258,6 +263,12 @@ func (o TreeOptions) build() error {
 			return fmt.Errorf("showing the home twice: %w", err)
 		}
 	}
+	shown := make([]int, len(o.Shown))
+	for i, s := range o.Shown {
+		if shown[i], err = take(s.Folder, false); err != nil {
+			return err
+		}
+	}
 	if o.Workspace != "" && !o.OpenView {
 		attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
 		if err := unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, attr); err != nil {
@@ -266,6 +277,11 @@ func (o TreeOptions) build() error {
 	}
 	if o.Workspace != "" {
 		if err := put(workspace, o.Workspace); err != nil {
+			return err
+		}
+	}
+	for i, s := range o.Shown {
+		if err := put(shown[i], s.At); err != nil {
 			return err
 		}
 	}
