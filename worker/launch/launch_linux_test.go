@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,6 +37,7 @@ type asked struct {
 	Config  Config
 	Command Command
 	PIDFile string // where to say who F is
+	KillAt  string // the tree is killed when this file is there
 }
 
 func TestMain(m *testing.M) {
@@ -47,6 +49,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "run":
 			syscall.Exit(standIn())
+		case "starve":
+			syscall.Exit(starve())
 		case "connect":
 			syscall.Exit(connect(os.Args[2], os.Args[3]))
 		}
@@ -63,21 +67,36 @@ func standIn() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	// sbctl is undumpable, and is so again when the tree is there.
+	// sbctl is undumpable, and stays so.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
+	started, dumpable := make(chan struct{}), make(chan bool)
+	go func() {
+		ever := false
+		for {
+			is, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+			ever = ever || err != nil || is != 0
+			select {
+			case <-started:
+				dumpable <- ever
+				return
+			default:
+			}
+		}
+	}()
 	tree, err := Start(context.Background(), a.Config)
+	close(started)
+	if <-dumpable {
+		fmt.Fprintln(os.Stderr, "it was dumpable for a moment")
+		return 2
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "start:", err)
 		return 2
 	}
 	defer tree.Kill()
-	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err != nil || dumpable != 0 {
-		fmt.Fprintln(os.Stderr, "dumpable:", dumpable, err)
-		return 2
-	}
 	if a.PIDFile != "" {
 		if err := os.WriteFile(a.PIDFile, []byte(strconv.Itoa(tree.PID())), 0o600); err != nil {
 			return 2
@@ -92,6 +111,15 @@ func standIn() int {
 			return 126
 		}
 		return 2
+	}
+	if a.KillAt != "" {
+		for {
+			if _, err := os.Stat(a.KillAt); err == nil {
+				tree.Kill()
+				return 0
+			}
+			time.Sleep(time.Millisecond)
+		}
 	}
 	code, err := tree.Wait()
 	if err != nil {
@@ -501,7 +529,9 @@ func TestInside(t *testing.T) {
 		{name: "covers stay", script: `! umount "$B" && ! unshare -Urm umount "$B" && ! unshare -Urm umount -l "$B" && ! unshare -Urm mount --move "$B" /mnt && ! cat "$B/secret.key"`},
 		{name: "covers stay in a copy", script: `mkdir -p "$W/copy"; ! unshare -Urm sh -c 'mount --bind "$HOME" "$W/copy" && cat "$W/copy/.state/broker/secret.key"'`},
 		{name: "the first process is closed", script: `! ls /proc/1/root/ && ! cat /proc/1/environ && ! cat /proc/1/maps && ! nsenter -t 1 -U true && ! nsenter -t 1 -m true && ! nsenter -t 1 -p true && ! ls -l /proc/1/fd/`},
-		{name: "the first process does not end by a signal from inside", script: `kill -TERM 1; kill -INT 1; kill -HUP 1; kill -KILL 1; kill -STOP 1; sleep 0.05; kill -0 1 || test "$ABI" -ge 6`},
+		// That it is there is seen by what it does: it reaps what is orphaned.
+		{name: "the first process does not end by a signal from inside", script: `for n in 31 30 29 28 27 26 25 24 23 22 21 20 19 18 17 16 15 14 13 12 11 10 9 8 7 6 5 4 3 2 1 34 64; do
+			kill -$n 1; o=$(sh -c 'true >/dev/null & echo $!'); while test -e "/proc/$o"; do :; done; done; echo all; test "$(cat /proc/1/comm)" != ""`},
 		{name: "no capability over the tree", script: `test "$UIDN" = 0 || grep -q '^CapEff:.0000000000000000$' /proc/self/status; ! mount -t tmpfs none /mnt && ! ip link add dummy0 type dummy && ! hostname other`},
 		{name: "mounts of its own", script: `unshare -Urm true`, only: "bound"},
 		{name: "no mounts: Landlock is on", script: `! unshare -Urm true`, only: "sandbox"},
@@ -836,6 +866,145 @@ func TestNested(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Without a pid namespace of its own a tree is ended by its first process, which
+// must live to do that.
+func TestKillNested(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		for _, shape := range shapes { // in a sandbox a tree never has one, as uid 0 nowhere
+			ready := filepath.Join(w.work, "ready")
+			outer := w.config()
+			shape.change(&outer)
+			inner, err := json.Marshal(asked{Config: w.config(), KillAt: ready, Command: Command{
+				Argv: []string{"sh", "-c", `trap '' TERM HUP; (setsid sleep 301 </dev/null >/dev/null 2>&1 &); touch "$W/ready"; sleep 302`}, Env: w.env,
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := w.ask(asked{Config: outer, Command: Command{
+				Argv: []string{"sh", "-c", `"$P" run; r=$?; n=$(cat /proc/[0-9]*/comm 2>/dev/null | grep -c sleep); test "$n" = 0 || echo "left: $n"; exit $r`},
+				Env:  append(w.env, caseEnv+"="+string(inner)),
+			}})
+			if said, code := output(t, cmd); code != 0 || strings.Contains(said, "left:") {
+				t.Errorf("%s: %d %s", shape.name, code, said)
+			}
+			os.Remove(ready)
+		}
+	})
+}
+
+// Sockets that are made after a launch has begun are hidden where their
+// directory is known beforehand, also when it was not there.
+func TestDoorsMadeLater(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		for _, dir := range []string{".ssh", ".emacs.d/server"} {
+			path := filepath.Join(w.home, dir)
+			if err := os.MkdirAll(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			os.Lchown(path, w.uid, w.uid)
+			os.Lchown(filepath.Dir(path), w.uid, w.uid)
+		}
+		w.env = append(w.env, "TMUX_TMPDIR="+w.base)
+		os.Lchown(w.base, w.uid, w.uid)
+		uid := strconv.Itoa(w.uid)
+		grounds := []string{filepath.Join(w.home, ".ssh", "agent"), filepath.Join(w.base, "tmux-"+uid)}
+		if w.uid == os.Geteuid() {
+			cfg := w.config()
+			if err := Check(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range grounds {
+				if _, err := os.Stat(path); err == nil {
+					t.Errorf("a mere check made %s", path)
+				}
+			}
+		}
+		cmd := w.launch(w.config(), "sh", "-c", `echo ready; read -r all; for one in $all; do "$P" connect unix "$one" && echo "reached: $one"; done; "$P" connect unix "$B/run/broker/broker.sock"`)
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(out)
+		if line, err := lines.ReadString('\n'); line != "ready\n" {
+			t.Fatalf("%q %v", line, err)
+		}
+		doors := []string{filepath.Join(w.home, ".emacs.d", "server", "server")}
+		for _, dir := range append(grounds, "/tmp/tmux-"+uid, "/tmp/zellij-"+uid, "/tmp/emacs"+uid, "/tmp/.X11-unix", "/tmp/.ICE-unix") {
+			doors = append(doors, filepath.Join(dir, filepath.Base(w.base)))
+		}
+		for _, door := range doors {
+			w.listen(door)
+			if said, code := output(t, w.command(w.program, "connect", "unix", door)); code != 0 {
+				t.Errorf("%s: the control does not work: %s", door, said)
+			}
+		}
+		fmt.Fprintln(in, strings.Join(doors, " "))
+		rest, _ := io.ReadAll(lines)
+		if err := cmd.Wait(); err != nil || strings.Contains(string(rest), "reached:") {
+			t.Errorf("%v %s", err, rest)
+		}
+	})
+}
+
+// What the first process is told: no credential, and paths as they are.
+func TestSetup(t *testing.T) {
+	path := "/home/\xff\xfe"
+	given := setup{
+		Config: Config{Home: path + "/h", SocketDir: path + "/s", Homes: []string{path + "/o"}, Workspace: path + "/w", Readable: []string{path}, Sandbox: true, NoNet: true, Environ: []string{"TOKEN=" + secret}},
+		Around: surroundings{Home: path, RuntimeDir: path + "/r", TmuxDir: path + "/t", Sockets: []string{path + "/a"}, AbstractBus: true},
+		Nested: oldProc, Trial: true, Mark: Marker{Subject: "worker"}, Outer: Marker{Subject: "outer"},
+	}
+	text, err := json.Marshal(given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), secret) {
+		t.Errorf("the environment travels: %s", text)
+	}
+	var got setup
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	given.Config.Environ, given.Config.Subject = nil, "worker"
+	if diff := gocmp.Diff(given, got); diff != "" {
+		t.Error(diff)
+	}
+	if around := surroundingsOf([]string{"TOKEN=" + secret, "HOME=/h"}); strings.Contains(fmt.Sprint(around), secret) {
+		t.Errorf("%v", around)
+	}
+}
+
+// Only the first process says how the command ended: a code that it ends with
+// by itself, as the runtime's 2, is not the command's.
+func TestCode(t *testing.T) {
+	seven := 7
+	for _, test := range []struct {
+		script string
+		told   *int
+		code   int
+		ended  error
+	}{
+		{"exit 7", &seven, 7, nil},
+		{"exit 2", nil, 1, ErrEnded},
+		{"exit 0", nil, 1, ErrEnded},
+		{"kill -KILL $$", nil, 128 + 9, ErrEnded},
+	} {
+		cmd := exec.Command("sh", "-c", test.script)
+		_ = cmd.Run()
+		tree := &Tree{state: cmd.ProcessState, ended: test.told}
+		if code, err := tree.code(); code != test.code || !errors.Is(err, test.ended) {
+			t.Errorf("%s: %d %v, want %d %v", test.script, code, err, test.code, test.ended)
+		}
+	}
 }
 
 func TestWorkspaceIsRefused(t *testing.T) {

@@ -128,6 +128,15 @@ func (s *screen) until(words string) string {
 	}
 }
 
+// cooked checks that the terminal is a shell's. What it types is no answer.
+func (s *screen) cooked() {
+	s.t.Helper()
+	s.typed("stty -a | grep -o -e '.icano[n]'; echo here-$((1+1))\n")
+	if modes := s.until("here-2"); !strings.Contains(modes, " icanon") || strings.Contains(modes, "-icanon") {
+		s.t.Errorf("the terminal is not as it was: %q", modes)
+	}
+}
+
 // script leaves a launch of a script in $W/name, to be typed as a short line.
 func (s *screen) script(w *world, name, content string) {
 	s.t.Helper()
@@ -162,9 +171,7 @@ func TestJobControl(t *testing.T) {
 			s.typed("\x1a")
 			s.wait("Stopped")
 			s.wait("$ ")
-			s.typed("stty -a | grep -o -e '-icanon' -e ' icanon'; echo here-$((1+1))\n")
-			s.wait(" icanon") // the terminal is the shell's, and as it was
-			s.wait("here-2")
+			s.cooked() // the terminal is the shell's, and as it was
 			s.wait("$ ")
 			s.typed("fg\n")
 			s.typed(fmt.Sprintf("again%d\n", i))
@@ -174,7 +181,7 @@ func TestJobControl(t *testing.T) {
 		s.wait(":end")
 		s.wait("$ ") // after `fg` the rest of the first line is gone, as with every job
 		s.typed("echo code=$((0+$?))\n")
-		s.wait("code=")
+		s.wait("code=6")
 	})
 }
 
@@ -192,8 +199,7 @@ func TestKeysAndSize(t *testing.T) {
 		s.wait("got:end")
 		s.wait("code=6")
 		s.wait("$ ")
-		s.typed("stty -a | grep -o -e '-icanon' -e ' icanon'\n")
-		s.wait(" icanon")
+		s.cooked()
 	})
 }
 
@@ -205,9 +211,7 @@ func TestBackground(t *testing.T) {
 		s.script(w, "back", `echo begin; while read -r line; do echo "got:$line"; test "$line" = end && exit 6; done`)
 		s.typed("./back &\n")
 		s.wait("begin")
-		s.typed("stty -a | grep -o -e '-icanon' -e ' icanon'; echo here-$((1+1))\n")
-		s.wait(" icanon")
-		s.wait("here-2")
+		s.cooked()
 		s.typed("fg\n")
 		s.typed("one\n")
 		s.wait("got:one")
@@ -345,8 +349,7 @@ func TestTerminalNothingIsLeft(t *testing.T) {
 		word := "onterminal-" + filepath.Base(w.base)
 		s := person(t, w)
 		s.script(w, "left", `exec -a `+word+` sleep 300`)
-		s.typed("./left & echo pid-$((0+$!))-\n")
-		s.wait("pid-")
+		s.typed("./left &\n")
 		eventually(t, "it runs", func() bool { return len(living(word)) > 0 })
 		s.typed("kill -9 %1\n")
 		eventually(t, "nothing is left", func() bool { return len(livingNamed(word)) == 0 })
@@ -363,4 +366,77 @@ func livingNamed(word string) []int {
 		}
 	}
 	return found
+}
+
+// When the caller's terminal goes away, that of the tree does too: a command
+// that ignores the signal is told by its next write, and does not wait for ever
+// for somebody who reads it.
+func TestTerminalIsClosed(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		for _, test := range []struct{ name, keys, script string }{
+			{"while it writes", "./closed\n", `trap '' HUP; echo begin; while echo xxxxxxxxxxxxxxxx; do :; done 2>/dev/null; touch "$W/ended"`},
+			{"while it reads", "./closed\n", `trap '' HUP; echo begin; while read -r line; do :; done 2>/dev/null; touch "$W/ended"`},
+			{"in the background", "./closed &\n", `trap '' HUP; echo begin; read -r line <"$W/fifo"; while echo xxxxxxxxxxxxxxxx; do :; done 2>/dev/null; touch "$W/ended"`},
+		} {
+			ended, fifo := filepath.Join(w.work, "ended"), filepath.Join(w.work, "fifo")
+			if err := unix.Mkfifo(fifo, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			os.Lchown(fifo, w.uid, w.uid)
+			s := person(t, w)
+			s.script(w, "closed", test.script)
+			s.typed(test.keys)
+			s.wait("begin")
+			s.master.Close()
+			if test.name == "in the background" {
+				if err := os.WriteFile(fifo, []byte("\n"), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			eventually(t, test.name+": the command goes on", func() bool {
+				_, err := os.Stat(ended)
+				return err == nil
+			})
+			os.Remove(ended)
+			os.Remove(fifo)
+		}
+	})
+}
+
+// A relay that could not begin has nothing to wait for.
+func TestRelayThatDidNotBegin(t *testing.T) {
+	w := newWorld(t, os.Geteuid())
+	if said, code := output(t, w.command(w.program, "starve")); code != 0 || !strings.Contains(said, "finished after: relaying the terminal: ") {
+		t.Errorf("%d %s", code, said)
+	}
+}
+
+// starve begins a relay with a single descriptor left.
+func starve() int {
+	master, slave, err := openTestTerminal(os.Geteuid())
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	r := newRelay([3]*os.File{slave, slave, slave})
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: 64}); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	last := -1
+	for {
+		fd, err := unix.Open(os.DevNull, unix.O_RDONLY, 0)
+		if err != nil {
+			break
+		}
+		last = fd
+	}
+	unix.Close(last)
+	err = r.begin(master)
+	if err == nil {
+		return 1
+	}
+	r.finish()
+	fmt.Println("finished after:", err)
+	return 0
 }
