@@ -147,25 +147,21 @@ func (d *Daemon) checkUIDs(st *state, changed map[string]*grants.Subject) error 
 	if !named { // whatever there is was taken already
 		return nil
 	}
-	owners := map[uint32]string{}
+	set := grants.NewSet()
 	var uids []uint32
 	for _, name := range slices.Sorted(maps.Keys(after)) {
+		if err := set.PutSubject(after[name]); err != nil {
+			return refuse("subject %s: %v", name, err)
+		}
 		uid := after[name].UID
 		switch {
 		case uid == nil:
 			continue
-		case *uid == 0:
-			return refuse("subject %s: uid 0 is root, whom no socket keeps out", name)
-		case *uid == 1<<32-1:
-			return refuse("subject %s: %d is no uid", name, *uid)
 		case *uid == d.doors.own:
 			return refuse("subject %s: uid %d is the daemon's own: run sbd under an account of its own first", name, *uid)
 		case d.isOperator(*uid):
 			return refuse("subject %s: uid %d is an operator's", name, *uid)
-		case owners[*uid] != "":
-			return refuse("subject %s: uid %d is subject %s already", name, *uid, owners[*uid])
 		}
-		owners[*uid] = name
 		uids = append(uids, *uid)
 	}
 	slices.Sort(uids)

@@ -433,8 +433,8 @@ func TestUIDsThatAreNoSubjects(t *testing.T) {
 	if got := add("worker", uidWorker); !strings.HasPrefix(got, "done") {
 		t.Errorf("the control: %s", got)
 	}
-	if got := add("twin", uidWorker); !strings.HasPrefix(got, "INVALID_ARGUMENT: subject worker: uid 47001 is subject twin already") &&
-		!strings.HasPrefix(got, "INVALID_ARGUMENT: subject twin: uid 47001 is subject worker already") {
+	if got := add("twin", uidWorker); !strings.HasPrefix(got, "INVALID_ARGUMENT: subject worker: the uid is another subject's: 47001 is that of twin") &&
+		!strings.HasPrefix(got, "INVALID_ARGUMENT: subject twin: the uid is another subject's: 47001 is that of worker") {
 		t.Errorf("a second subject of one uid: %s", got)
 	}
 }

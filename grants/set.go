@@ -60,7 +60,7 @@ func (s *Set) PutSubject(subject Subject) error {
 	}
 	if subject.UID != nil {
 		if other, taken := s.uids[*subject.UID]; taken && other != subject.Name {
-			return fmt.Errorf("%w: %s", ErrUIDTaken, other)
+			return fmt.Errorf("%w: %d is that of %s", ErrUIDTaken, *subject.UID, other)
 		}
 	}
 	h, ok := s.holders[subject.Name]
