@@ -2,7 +2,7 @@ package daemon
 
 import (
 	"context"
-	"strings"
+	"slices"
 
 	"google.golang.org/grpc"
 
@@ -29,11 +29,13 @@ const (
 
 // needs has one row, by full method name, for every RPC of the operator; a test
 // fails when one is missing, and a call without a row is refused. Where the need
-// depends on what is asked for, or on what is in force, the row says how; Apply
-// is judged by what its document changes, in needOfChanges.
+// depends on what is asked for, or on what is in force, the row says how. A row is
+// asked before the call, and again when nothing can change any more between the
+// answer and what is done. Where a call has to be understood first, its plan asks
+// for more than its row does.
 var needs = map[string]func(st *state, req any) need{
 	operatorv1.OperatorService_Status_FullMethodName:       fixed(nothing),
-	operatorv1.OperatorService_ConfirmClock_FullMethodName: fixed(nothing),
+	operatorv1.OperatorService_ConfirmClock_FullMethodName: fixed(whenRaised), // timed grants come back with it
 	operatorv1.OperatorService_Lock_FullMethodName:         fixed(nothing),
 	operatorv1.OperatorService_Unlock_FullMethodName:       fixed(nothing), // and while it is locked nobody can be authenticated
 	operatorv1.OperatorService_Panic_FullMethodName:        fixed(nothing),
@@ -64,8 +66,8 @@ var needs = map[string]func(st *state, req any) need{
 	operatorv1.OperatorService_ListSubjects_FullMethodName:  fixed(nothing),
 	operatorv1.OperatorService_RemoveSubject_FullMethodName: needOfRemoveSubject,
 
-	operatorv1.OperatorService_CreateGrants_FullMethodName: needOfCreateGrants,
-	operatorv1.OperatorService_RevokeGrants_FullMethodName: needOfRevokeGrants,
+	operatorv1.OperatorService_CreateGrants_FullMethodName: fixed(nothing), // see needOfGrants
+	operatorv1.OperatorService_RevokeGrants_FullMethodName: fixed(nothing), // see needOfRevoking
 	operatorv1.OperatorService_ListGrants_FullMethodName:   fixed(nothing),
 	operatorv1.OperatorService_Explain_FullMethodName:      fixed(nothing),
 
@@ -159,54 +161,56 @@ func needOfRemoveSubject(st *state, req any) need {
 	return nothing
 }
 
-func needOfCreateGrants(_ *state, req any) need {
-	if q, _ := req.(*operatorv1.CreateGrantsRequest); q.GetDeny() {
-		return nothing
-	}
-	return whenRaised
-}
-
-// Taking away a right needs nothing; taking away a denial gives what an allow
-// grant that stays is worth.
-func needOfRevokeGrants(st *state, req any) need {
-	q, _ := req.(*operatorv1.RevokeGrantsRequest)
-	if q.GetAll() {
-		return nothing
-	}
-	for g := range st.set.Each() {
-		if g.Effect == grants.Deny && meant(q, g) {
+// needOfGrants is what putting grants in force needs. A denial needs nothing as
+// long as it takes the place of none that would have lasted longer.
+func (s *state) needOfGrants(made ...grants.Grant) need {
+	for _, g := range made {
+		if g.Effect != grants.Deny {
+			return whenRaised
+		}
+		if old, stood := s.set.Find(g.Subject, g.Pattern, g.Effect); stood && outlasts(old, g) {
 			return whenRaised
 		}
 	}
 	return nothing
 }
 
-// meant reports that a request may be about a grant.
-func meant(q *operatorv1.RevokeGrantsRequest, g grants.Grant) bool {
-	if id := q.GetGrantId(); id != "" {
-		return strings.HasPrefix(g.ID, id)
-	}
-	return g.Subject == q.GetSubject() && g.Pattern.String() == q.GetCapability()
+// outlasts reports whether a ends later than b.
+func outlasts(a, b grants.Grant) bool {
+	return !b.Until.IsZero() && (a.Until.IsZero() || a.Until.After(b.Until))
 }
 
-func needOfOpenLaunch(_ *state, req any) need {
-	if q, _ := req.(*operatorv1.OpenLaunchRequest); len(q.GetDisclose()) > 0 {
+// needOfRevoking is what taking grants out of force needs: taking away a denial
+// gives what an allow grant that stays is worth. A subject that loses all of them
+// has none that stays.
+func needOfRevoking(gone []grants.Grant, all bool) need {
+	if !all && slices.ContainsFunc(gone, func(g grants.Grant) bool { return g.Effect == grants.Deny }) {
+		return whenRaised
+	}
+	return nothing
+}
+
+// Whoever starts the first process of a launch is its subject: a tier that keeps
+// out processes of this uid would else keep out none.
+func needOfOpenLaunch(st *state, req any) need {
+	q, _ := req.(*operatorv1.OpenLaunchRequest)
+	if subject, _ := st.set.Subject(q.GetSubject()); raised(subject.MinTier) || len(q.GetDisclose()) > 0 {
 		return whenRaised
 	}
 	return nothing
 }
 
 // needOfChanges is what applying a document needs: as much as the neediest of its
-// changes.
-func needOfChanges(current, want *policy.Document, changes []policy.Change) need {
+// changes. The caller holds mu or changing.mu.
+func (s *state) needOfChanges(current, want *policy.Document, changes []policy.Change) need {
 	n := nothing
 	for _, c := range changes {
-		n = max(n, needOfChange(current, want, c))
+		n = max(n, s.needOfChange(current, want, c))
 	}
 	return n
 }
 
-func needOfChange(current, want *policy.Document, c policy.Change) need {
+func (s *state) needOfChange(current, want *policy.Document, c policy.Change) need {
 	switch c.What {
 	case policy.AResource:
 		return nothing
@@ -233,10 +237,10 @@ func needOfChange(current, want *policy.Document, c policy.Change) need {
 		}
 		return needOfSubject(before, after)
 	case policy.AGrant:
-		if (c.Verb == policy.Remove) == (c.Grant.Effect == grants.Deny) {
-			return whenRaised
+		if c.Verb == policy.Remove {
+			return needOfRevoking([]grants.Grant{c.Grant}, false)
 		}
-		return nothing
+		return s.needOfGrants(c.Grant)
 	}
 	// Profiles and tools, and whatever comes later: removing ends runs, the rest
 	// may widen what they reach.
@@ -246,14 +250,51 @@ func needOfChange(current, want *policy.Document, c policy.Change) need {
 	return whenRaised
 }
 
+// asked is the call of an operator that is under way.
+type asked struct {
+	row func(*state, any) need
+	req any
+}
+
+type askedKey struct{}
+
+// needStill asks the row of the call again. A call that waited for others may find
+// something else in force than when it came. The caller holds changing.mu, and not
+// mu: the vault is read.
+func (d *Daemon) needStill(ctx context.Context, st *state) error {
+	a, ok := ctx.Value(askedKey{}).(asked)
+	if !ok { // the daemon's own
+		return nil
+	}
+	return d.needAuth(ctx, st, a.row(st, a.req))
+}
+
 // needAuth refuses a call whose need is not met by who makes it. The caller holds
-// changing.mu, and not mu: the vault is read.
-func (o operator) needAuth(ctx context.Context, st *state, n need) error {
-	d := o.d
+// changing.mu, and not mu.
+func (d *Daemon) needAuth(ctx context.Context, st *state, n need) error {
 	if n.now(st) == nothing || d.authenticated(callerOf(ctx)) {
 		return nil
 	}
+	if err := d.needUnlocked(); err != nil {
+		return err
+	}
 	return d.demand()
+}
+
+// onItsWord decides for what the operator is handed on its word: whether the need
+// of the call is met when the content leaves.
+func (d *Daemon) onItsWord(ctx context.Context) func(grants.Capability) grants.Decision {
+	return func(grants.Capability) grants.Decision {
+		st := d.state()
+		st.mu.RLock()
+		a, _ := ctx.Value(askedKey{}).(asked)
+		met := a.row != nil && a.row(st, a.req).now(st) == nothing
+		st.mu.RUnlock()
+		if met || d.authenticated(callerOf(ctx)) {
+			return grants.Decision{Outcome: grants.Allowed, Reason: grants.ReasonAllowed}
+		}
+		return grants.Decision{Outcome: grants.Denied, Reason: grants.ReasonAccessDenied, Cause: causeAuthRequired}
+	}
 }
 
 // authenticated reports whether whoever is at the other end of a connection was
@@ -311,33 +352,26 @@ func (d *Daemon) authoriseStream(srv any, stream grpc.ServerStream, info *grpc.S
 // needUnary refuses calls that need an authenticated operator and have none. It
 // stands after the account, so that the refusal is an entry.
 func (d *Daemon) needUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if !exemptService(info.FullMethod) {
-		if err := d.meets(ctx, info.FullMethod, req); err != nil {
-			return nil, err
-		}
+	if exemptService(info.FullMethod) {
+		return handler(ctx, req)
 	}
-	return handler(ctx, req)
+	row, known := needs[info.FullMethod]
+	if !known {
+		return nil, wire.Deny(wire.InternalError)
+	}
+	if err := d.meets(ctx, row, req); err != nil {
+		return nil, err
+	}
+	return handler(context.WithValue(ctx, askedKey{}, asked{row, req}), req)
 }
 
-func (d *Daemon) meets(ctx context.Context, full string, req any) error {
-	row, known := needs[full]
-	if !known {
-		return wire.Deny(wire.InternalError)
-	}
+// meets refuses early what will be refused anyway as things are: see needStill.
+func (d *Daemon) meets(ctx context.Context, row func(*state, any) need, req any) error {
 	st := d.state()
 	st.mu.RLock()
-	n := row(st, req)
-	if st.open { // else nobody knows, and nothing can be done
-		n = n.now(st)
-	}
+	n := row(st, req).now(st)
 	st.mu.RUnlock()
-	if n == nothing || d.authenticated(callerOf(ctx)) {
-		return nil
-	}
-	if err := d.needUnlocked(); err != nil {
-		return err
-	}
-	return d.demand()
+	return d.needAuth(ctx, st, n)
 }
 
 // demand refuses a call for want of an authenticated operator.
@@ -349,10 +383,10 @@ func (d *Daemon) demand() error {
 	return d.unauthenticated(known.verifier != nil)
 }
 
-// now is what is left of a need as things are. The caller holds mu or
-// changing.mu.
+// now is what is left of a need as things are; all of it while the vault is
+// locked, for then nobody knows. The caller holds mu or changing.mu.
 func (n need) now(st *state) need {
-	if n == whenRaised && !st.raised() {
+	if n == whenRaised && st.open && !st.raised() {
 		return nothing
 	}
 	return n

@@ -3,6 +3,7 @@ package daemon
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"subjectbroker/grants"
 	"subjectbroker/grants/policy"
@@ -12,33 +13,22 @@ import (
 func ptr[T any](v T) *T { return &v }
 
 // What each RPC of the operator needs, and where it depends, on what. A new RPC
-// without a line here fails.
+// without a line here fails. That it is enough is shown by what the calls do: see
+// TestWithoutASessionNothingWidens.
 func TestNeedOfEveryOperatorCall(t *testing.T) {
 	st := newState()
 	for _, s := range []grants.Subject{{Name: "plain", MinTier: grants.Cooperative}, {Name: "old"}, {Name: "off", Disabled: true}, {Name: "high", MinTier: grants.Bound}} {
 		st.mustPutSubject(s)
 	}
-	pattern, err := grants.ParsePattern("read:plan")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range []grants.Grant{
-		{ID: "kkkk", Subject: "plain", Pattern: pattern, Effect: grants.Allow},
-		{ID: "mmmm", Subject: "high", Pattern: pattern, Effect: grants.Deny},
-	} {
-		if err := st.set.PutGrant(g); err != nil {
-			t.Fatal(err)
-		}
-	}
-	type asked struct {
+	type line struct {
 		what    string
 		request any
 		need    need
 	}
-	never := func(reason string) []asked { return []asked{{reason, nil, nothing}} }
-	want := map[string][]asked{
+	never := func(reason string) []line { return []line{{reason, nil, nothing}} }
+	want := map[string][]line{
 		"Status":       never("says nothing about content or rights"),
-		"ConfirmClock": never("says what time it is"),
+		"ConfirmClock": {{"brings timed grants back", nil, whenRaised}},
 		"Lock":         never("restricts"),
 		"Unlock":       never("nobody can be authenticated while it is locked"),
 		"Panic":        never("restricts"),
@@ -88,25 +78,19 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 			{"one of a raised tier, the last of which ends every need", &operatorv1.RemoveSubjectRequest{Name: "high"}, whenRaised},
 		},
 
-		"CreateGrants": {
-			{"a right", &operatorv1.CreateGrantsRequest{Subject: "plain"}, whenRaised},
-			{"a denial", &operatorv1.CreateGrantsRequest{Subject: "plain", Deny: true}, nothing},
-		},
-		"RevokeGrants": {
-			{"a right", &operatorv1.RevokeGrantsRequest{GrantId: "kk"}, nothing},
-			{"a right by name", &operatorv1.RevokeGrantsRequest{Subject: "plain", Capability: "read:plan"}, nothing},
-			{"everything", &operatorv1.RevokeGrantsRequest{Subject: "high", All: true}, nothing},
-			{"a denial", &operatorv1.RevokeGrantsRequest{GrantId: "m"}, whenRaised},
-			{"a denial by name", &operatorv1.RevokeGrantsRequest{Subject: "high", Capability: "read:plan"}, whenRaised},
-		},
-		"ListGrants": never("names things"),
-		"Explain":    never("changes nothing"),
+		"CreateGrants": never("is judged by its grants: see below"),
+		"RevokeGrants": never("likewise"),
+		"ListGrants":   never("names things"),
+		"Explain":      never("changes nothing"),
 
 		"ListRuns": never("names things"),
 		"EndRun":   never("restricts"),
 		"OpenLaunch": {
-			{"alone", &operatorv1.OpenLaunchRequest{Subject: "high"}, nothing},
-			{"with contents", &operatorv1.OpenLaunchRequest{Subject: "high", Disclose: []string{"plan"}}, whenRaised},
+			{"of one that every process of the uid can be", &operatorv1.OpenLaunchRequest{Subject: "plain"}, nothing},
+			{"of one that has no tier", &operatorv1.OpenLaunchRequest{Subject: "old"}, nothing},
+			{"of a raised one", &operatorv1.OpenLaunchRequest{Subject: "high"}, whenRaised},
+			{"of nobody", &operatorv1.OpenLaunchRequest{Subject: "nobody"}, nothing},
+			{"with contents", &operatorv1.OpenLaunchRequest{Subject: "plain", Disclose: []string{"plan"}}, whenRaised},
 		},
 
 		"GetOperator":           never("changes nothing"),
@@ -129,6 +113,11 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 	}
 	for _, s := range service.Streams {
 		names = append(names, s.StreamName)
+		for _, a := range want[s.StreamName] {
+			if a.need != nothing { // no interceptor asks its row
+				t.Errorf("%s is a stream and needs something", s.StreamName)
+			}
+		}
 	}
 	for _, name := range names {
 		row, known := needs["/"+service.ServiceName+"/"+name]
@@ -145,6 +134,82 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 	for name := range want {
 		if !slices.Contains(names, name) {
 			t.Errorf("%s is no RPC", name)
+		}
+	}
+}
+
+// grantOf is a grant of a subject that ends at a time; zero: never.
+func grantOf(t *testing.T, id, subject, capability string, effect grants.Effect, until time.Time) grants.Grant {
+	t.Helper()
+	pattern, err := grants.ParsePattern(capability)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return grants.Grant{ID: id, Subject: subject, Pattern: pattern, Effect: effect, Until: until}
+}
+
+// A denial that takes the place of one that lasts longer gives something back, and
+// so does one that goes.
+func TestNeedOfDenials(t *testing.T) {
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	hour := noon.Add(time.Hour)
+	st := newState()
+	for _, name := range []string{"worker", "other"} {
+		st.mustPutSubject(grants.Subject{Name: name})
+	}
+	forever := grantOf(t, "bbbbbbbbbb", "worker", "read:forever", grants.Deny, time.Time{})
+	timed := grantOf(t, "cccccccccc", "worker", "read:timed", grants.Deny, hour)
+	allow := grantOf(t, "dddddddddd", "worker", "read:allowed", grants.Allow, hour)
+	for _, g := range []grants.Grant{forever, timed, allow} {
+		st.mustPutGrant(g)
+	}
+	for name, tc := range map[string]struct {
+		subject, capability string
+		effect              grants.Effect
+		until               time.Time
+		want                need
+	}{
+		"a right":                     {"worker", "read:x", grants.Allow, time.Time{}, whenRaised},
+		"a right that ends":           {"worker", "read:x", grants.Allow, hour, whenRaised},
+		"a denial":                    {"worker", "read:x", grants.Deny, time.Time{}, nothing},
+		"a denial that ends":          {"worker", "read:x", grants.Deny, noon, nothing},
+		"an end for one without":      {"worker", "read:forever", grants.Deny, hour, whenRaised},
+		"the same without an end":     {"worker", "read:forever", grants.Deny, time.Time{}, nothing},
+		"an earlier end":              {"worker", "read:timed", grants.Deny, hour.Add(-time.Millisecond), whenRaised},
+		"the same end":                {"worker", "read:timed", grants.Deny, hour, nothing},
+		"a later end":                 {"worker", "read:timed", grants.Deny, hour.Add(time.Millisecond), nothing},
+		"no end for one that had":     {"worker", "read:timed", grants.Deny, time.Time{}, nothing},
+		"an end for somebody else":    {"other", "read:forever", grants.Deny, hour, nothing},
+		"a denial of what is allowed": {"worker", "read:allowed", grants.Deny, noon, nothing},
+		"an end under a wider denial": {"worker", "read:forever.*", grants.Deny, noon, nothing},
+	} {
+		g := grantOf(t, "ffffffffff", tc.subject, tc.capability, tc.effect, tc.until)
+		harmless := grantOf(t, "gggggggggg", "worker", "read:harmless", grants.Deny, time.Time{})
+		for _, made := range [][]grants.Grant{{g}, {g, harmless}, {harmless, g}} {
+			if got := st.needOfGrants(made...); got != tc.want {
+				t.Errorf("%s, of %d: it needs %d, want %d", name, len(made), got, tc.want)
+			}
+		}
+		for _, verb := range []string{policy.Add, policy.Modify} {
+			changes := []policy.Change{{Verb: verb, What: policy.AGrant, Grant: g}}
+			if got := st.needOfChanges(&policy.Document{}, &policy.Document{}, changes); got != tc.want {
+				t.Errorf("%s, by %s in a document: it needs %d, want %d", name, verb, got, tc.want)
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		gone []grants.Grant
+		all  bool
+		want need
+	}{
+		"nothing":           {nil, false, nothing},
+		"a right":           {[]grants.Grant{allow}, false, nothing},
+		"a denial":          {[]grants.Grant{timed}, false, whenRaised},
+		"a right, a denial": {[]grants.Grant{allow, timed}, false, whenRaised},
+		"all of a subject":  {[]grants.Grant{allow, timed, forever}, true, nothing},
+	} {
+		if got := needOfRevoking(tc.gone, tc.all); got != tc.want {
+			t.Errorf("revoking %s needs %d, want %d", name, got, tc.want)
 		}
 	}
 }
@@ -186,7 +251,7 @@ func TestNeedOfChanges(t *testing.T) {
 		"the neediest of many":   {[]policy.Change{grant(policy.Remove, grants.Allow), grant(policy.Add, grants.Allow)}, whenRaised},
 		"what is not known here": {[]policy.Change{{Verb: policy.Add, What: "server"}}, whenRaised},
 	} {
-		if got := needOfChanges(current, want, tc.changes); got != tc.want {
+		if got := newState().needOfChanges(current, want, tc.changes); got != tc.want {
 			t.Errorf("%s: it needs %d, want %d", name, got, tc.want)
 		}
 	}

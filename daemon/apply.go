@@ -53,7 +53,7 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 		if req.GetDryRun() {
 			return change{}, d.checkFiles(changes, want, records)
 		}
-		if err := o.needAuth(ctx, st, needOfChanges(current, want, changes)); err != nil {
+		if err := d.needAuth(ctx, st, st.needOfChanges(current, want, changes)); err != nil {
 			return change{}, err
 		}
 		return o.applying(ctx, st, want, changes, records, at)

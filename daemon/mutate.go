@@ -62,6 +62,9 @@ func (d *Daemon) mutateLocked(ctx context.Context, plan func(*state) (change, er
 		return err
 	}
 	st := d.state()
+	if err := d.needStill(ctx, st); err != nil {
+		return err
+	}
 	c, err := plan(st)
 	if err != nil {
 		return err

@@ -49,6 +49,9 @@ func (o operator) CreateGrants(ctx context.Context, req *operatorv1.CreateGrants
 				response.Warnings = append(response.Warnings, warning)
 			}
 		}
+		if err := d.needAuth(ctx, st, st.needOfGrants(made...)); err != nil {
+			return change{}, err
+		}
 		return o.granting(ctx, made, true), nil
 	})
 	if err != nil {
@@ -279,6 +282,9 @@ func (o operator) RevokeGrants(ctx context.Context, req *operatorv1.RevokeGrants
 	err := d.mutate(ctx, func(st *state) (change, error) {
 		var err error
 		if gone, err = st.toRevoke(callerOf(ctx).UID, req); err != nil {
+			return change{}, err
+		}
+		if err := d.needAuth(ctx, st, needOfRevoking(gone, req.GetAll())); err != nil {
 			return change{}, err
 		}
 		return o.revocation(ctx, gone), nil

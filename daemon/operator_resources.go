@@ -170,10 +170,8 @@ func (o operator) GetSecret(ctx context.Context, req *operatorv1.GetSecretReques
 	}
 	a := ask{
 		entry: *o.entry(ctx, kindResourceGet), peer: p, capability: "read:" + name,
-		decide: func(grants.Capability) grants.Decision {
-			return grants.Decision{Outcome: grants.Allowed, Reason: grants.ReasonAllowed}
-		},
-		over: func() bool { return !p.Alive() },
+		decide: d.onItsWord(ctx),
+		over:   func() bool { return !p.Alive() },
 	}
 	var openErr error
 	open := d.openContent(ctx, name, req.GetVersion())
@@ -186,6 +184,9 @@ func (o operator) GetSecret(ctx context.Context, req *operatorv1.GetSecretReques
 	if got.reason != wire.Allowed {
 		if words := storeWords(name, openErr); openErr != nil && words != openErr { //nolint:errorlint // identity: was it put into words?
 			return nil, words
+		}
+		if err := d.meets(ctx, fixed(whenRaised), nil); err != nil && got.reason == wire.AccessDenied {
+			return nil, err // a tier was raised meanwhile
 		}
 		return nil, wire.Deny(got.reason)
 	}

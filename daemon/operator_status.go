@@ -85,6 +85,11 @@ func (d *Daemon) auditHealth() (state, cause string) {
 
 // ConfirmClock takes the wall clock at its word.
 func (o operator) ConfirmClock(ctx context.Context, _ *operatorv1.ConfirmClockRequest) (*operatorv1.ConfirmClockResponse, error) {
+	o.d.changing.mu.Lock()
+	defer o.d.changing.mu.Unlock()
+	if err := o.d.needStill(ctx, o.d.state()); err != nil {
+		return nil, err
+	}
 	// It gives timed grants back, so its entry comes first.
 	if err := o.d.account(ctx, operatorv1.OperatorService_ConfirmClock_FullMethodName, nil); err != nil {
 		return nil, err
