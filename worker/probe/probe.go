@@ -2,8 +2,10 @@
 // really hold, by trying: facts about the kernel, and attacks of the kind that
 // a hostile agent would make. It reads no configuration and believes none.
 //
-// A probe that could not be made says so; it never counts as held. Attacks read
-// at most a few bytes of what they reach, change nothing, and tell no content.
+// A probe that could not be made says so; it never counts as held. That an
+// attack failed means something only where the same attack works without the
+// protection: there must be something to reach. Attacks read at most a few bytes
+// of what they reach, tell no content, and remove what they make.
 package probe
 
 // Status is what a probe came to.
@@ -22,15 +24,6 @@ type Probe struct {
 	Status Status `json:"status"`
 	Tried  string `json:"tried"` // what was done, a short phrase
 	Words  string `json:"words"` // what came of it, a short sentence without a full stop
-}
-
-// Target is what attacks are aimed at. Empty fields leave their attacks out.
-type Target struct {
-	Home      string   // the broker's home, absolute
-	SocketDir string   // holds operator/; empty means Home/run
-	DaemonPID int      // the daemon's pid as the machine counts, 0 when unknown
-	Workspace string   // a directory that may be written; for links
-	Files     []string // files outside a sandbox's workspace that it must not read
 }
 
 // result is the probe with what came of it.

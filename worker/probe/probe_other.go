@@ -9,6 +9,3 @@ func Here(context.Context) []Probe {
 	p := Probe{ID: "platform", Tried: "nothing"}
 	return []Probe{p.unknown("no boundary is verified on this platform")}
 }
-
-// Attacks says that nothing is verified on this platform.
-func Attacks(ctx context.Context, _ Target) []Probe { return Here(ctx) }
