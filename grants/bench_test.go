@@ -70,9 +70,11 @@ func TestDecideDoesNotAllocate(t *testing.T) {
 		under, capped := *r, *r
 		under.Profile, under.Ceiling = "coder", NewCeiling(profile("read_resource", "notes/add"), every)
 		capped.Profile, capped.Ceiling = "coder", NewCeiling(profile("read_resource").capped("use:*"), nil)
+		unlisted := under
+		under.Tool, unlisted.Tool = ToolRead, ToolList
 		personal := *r
 		personal.Object.Personal = true
-		asked = append(asked, &under, &capped, &personal, &Request{Subject: "worker", Tier: Cooperative, Profile: "ghost"})
+		asked = append(asked, &under, &unlisted, &capped, &personal, &Request{Subject: "worker", Tier: Cooperative, Profile: "ghost"})
 	}
 	for _, r := range asked {
 		if n := testing.AllocsPerRun(100, func() { Decide(set, r) }); n != 0 {

@@ -402,18 +402,21 @@ func TestExplainTellsOfTheCeiling(t *testing.T) {
 		ask     string
 		profile string
 		ceiling *Ceiling
+		tool    string
 		want    []Step
 	}{
-		{"read:docs.a", "", nil, nil},
-		{"read:docs.a", "coder", NewCeiling(p, every), []Step{pass, {CheckCeiling, Pass, "read_resource requires read:*", ""}}},
-		{"call:github/create_issue", "coder", NewCeiling(p, every), []Step{pass, {CheckCeiling, Pass, "the profile lists github/create_issue", ""}}},
-		{"read:plan", "coder", NewCeiling(p, every), []Step{pass, {CheckCeiling, Fail, "read_resource requires read:*, but caps leave it out", ""}}},
-		{"use:plan", "coder", NewCeiling(p, every), []Step{pass, {CheckCeiling, Fail, "no tool of the profile requires it", ""}}},
-		{"read:docs.a", "coder", nil, []Step{{CheckProfile, Fail, "no such profile", ""}}},
-		{"read:docs.a", "coder", NewCeiling(other, every), []Step{{CheckProfile, Fail, "the profile is another subject's", ""}}},
+		{"read:docs.a", "", nil, "", nil},
+		{"read:docs.a", "", nil, ToolRead, nil},
+		{"read:docs.a", "coder", NewCeiling(p, every), ToolRead, []Step{pass, {CheckCeiling, Pass, "read_resource requires read:*", ""}}},
+		{"call:github/create_issue", "coder", NewCeiling(p, every), "", []Step{pass, {CheckCeiling, Pass, "the profile lists github/create_issue", ""}}},
+		{"read:plan", "coder", NewCeiling(p, every), ToolRead, []Step{pass, {CheckCeiling, Fail, "read_resource requires read:*, but caps leave it out", ""}}},
+		{"use:plan", "coder", NewCeiling(p, every), "", []Step{pass, {CheckCeiling, Fail, "no tool of the profile requires it", ""}}},
+		{"read:docs.a", "coder", NewCeiling(p, every), ToolList, []Step{pass, {CheckCeiling, Fail, "the profile does not list list_resources, with which this is done", ""}}},
+		{"read:docs.a", "coder", nil, ToolRead, []Step{{CheckProfile, Fail, "no such profile", ""}}},
+		{"read:docs.a", "coder", NewCeiling(other, every), ToolRead, []Step{{CheckProfile, Fail, "the profile is another subject's", ""}}},
 	} {
 		r := asking(test.ask)
-		r.Profile, r.Ceiling = test.profile, test.ceiling
+		r.Profile, r.Ceiling, r.Tool = test.profile, test.ceiling, test.tool
 		if got := ceilingSteps(set, r); !slices.Equal(got, test.want) {
 			t.Errorf("%s under %q: %+v, want %+v", test.ask, test.profile, got, test.want)
 		}
