@@ -167,33 +167,15 @@ func scribble(path string) error {
 // P22: a disk that does not answer denies, and does not hang.
 func TestStalledDisk(t *testing.T) {
 	t.Parallel()
-	daemontest.NeedRoot(t, "stalled disk")
-	image := filepath.Join(daemontest.NewHome(t), "image")
-	file, err := os.Create(image)
-	must(t, err)
-	must(t, errors.Join(file.Truncate(16<<20), file.Close()))
-	if !run(t, "mkfs.ext4", "-q", "-F", image) {
-		daemontest.LeaveOut(t, "stalled disk", "mkfs.ext4 is not installed")
-	}
 	home := daemontest.NewHome(t)
-	dir := place.AuditDir(home)
-	must(t, os.Mkdir(dir, 0o700))
-	if !run(t, "mount", "-o", "loop", image, dir) {
-		daemontest.LeaveOut(t, "stalled disk", "a file cannot be mounted here")
-	}
-	t.Cleanup(func() { run(t, "umount", "-l", dir) })
-	must(t, os.Chmod(dir, 0o700))
+	stall, thaw := stallable(t, place.AuditDir(home))
 	d := daemontest.StartWith(t, daemontest.Options{Home: home, Spoiled: true})
 	d.Put("readme", "hello")
 	d.AddSubject("worker")
 	grant := d.Grant("worker", "read:readme", daemontest.Uses(10))
 	reader := d.Open("worker")
 	equal(t, "before", reader.Refused("readme"), wire.Allowed)
-	if !run(t, "fsfreeze", "-f", dir) {
-		daemontest.LeaveOut(t, "stalled disk", "fsfreeze does not work here")
-	}
-	thaw := func() { run(t, "fsfreeze", "-u", dir) }
-	t.Cleanup(thaw)
+	stall()
 	equal(t, "while it stands still", reader.Refused("readme"), wire.AuditFailed)
 	equal(t, "the log's state", d.Status().GetAuditState(), "failing")
 	thaw()
@@ -212,6 +194,39 @@ func TestStalledDisk(t *testing.T) {
 	if used := d.Grants("worker")[grant].GetUsed(); used < uint64(uses) {
 		t.Errorf("%d uses counted, %d in the log", used, uses)
 	}
+}
+
+// stallable puts a disk on a folder that can be made not to answer for a while.
+func stallable(t *testing.T, dir string) (stall, thaw func()) {
+	t.Helper()
+	daemontest.NeedRoot(t, "stalled disk")
+	image := filepath.Join(daemontest.NewHome(t), "image")
+	file, err := os.Create(image)
+	must(t, err)
+	must(t, errors.Join(file.Truncate(16<<20), file.Close()))
+	if !run(t, "mkfs.ext4", "-q", "-F", image) {
+		daemontest.LeaveOut(t, "stalled disk", "mkfs.ext4 is not installed")
+	}
+	must(t, os.Mkdir(dir, 0o700))
+	if !run(t, "mount", "-o", "loop", image, dir) {
+		daemontest.LeaveOut(t, "stalled disk", "a file cannot be mounted here")
+	}
+	t.Cleanup(func() { run(t, "umount", "-l", dir) })
+	must(t, os.Chmod(dir, 0o700))
+	stalled := false
+	thaw = func() {
+		if stalled {
+			stalled = !run(t, "fsfreeze", "-u", dir)
+		}
+	}
+	stall = func() {
+		t.Helper()
+		if stalled = run(t, "fsfreeze", "-f", dir); !stalled {
+			daemontest.LeaveOut(t, "stalled disk", "fsfreeze does not work here")
+		}
+	}
+	t.Cleanup(thaw)
+	return stall, thaw
 }
 
 // recovers tries until it succeeds: the log looks now and then whether it can

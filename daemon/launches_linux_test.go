@@ -281,11 +281,18 @@ func TestLaunchOpensOnce(t *testing.T) {
 	equal(t, "launches", len(d.Status().GetLaunches()), 5)
 }
 
-// What did not open leaves nothing: no process is held that somebody else has.
+// What did not open leaves nothing: its process is not held.
 func TestRefusedLaunchLeavesNothing(t *testing.T) {
-	d := daemontest.Start(t)
+	daemontest.NeedRoot(t, "full disk")
+	home := daemontest.NewHome(t)
+	mount(t, place.AuditDir(home), "tmpfs", "size=1m,mode=0700")
+	d := daemontest.StartWith(t, daemontest.Options{Home: home})
 	d.AddSubject("worker")
-	d.SetEnabled("worker", false)
+	d.Put("readme", "hello")
+	fill(t, filepath.Join(place.AuditDir(home), "filler"))
+	for err := error(nil); err == nil; { // the operator's reserve has an end
+		_, err = d.Operator().CreateGrants(t.Context(), &operatorv1.CreateGrantsRequest{Subject: "worker", Capabilities: []string{"read:readme"}})
+	}
 	tree := daemontest.NewTree(t, daemontest.TreeOptions{Places: d.Places})
 	held := func() (n int) {
 		all, err := os.ReadDir("/proc/self/fd")
@@ -300,14 +307,41 @@ func TestRefusedLaunchLeavesNothing(t *testing.T) {
 	before := held()
 	for range 20 {
 		_, err := d.Operator().OpenLaunch(t.Context(), tree.Request("worker", daemontest.TreeOptions{}))
-		equal(t, "the reason", daemontest.Reason(err), wire.AccessDenied)
+		equal(t, "the reason", daemontest.Reason(err), wire.AuditFailed)
 	}
 	if after := held(); after >= before+20 {
 		t.Errorf("%d processes are held, and were %d", after, before)
 	}
-	d.SetEnabled("worker", true)
-	_, err := d.Operator().OpenLaunch(t.Context(), tree.Request("worker", daemontest.TreeOptions{}))
+	must(t, os.Remove(filepath.Join(place.AuditDir(home), "filler")))
+	recovers(t, d, func() error {
+		_, err := d.Operator().OpenLaunch(t.Context(), tree.Request("worker", daemontest.TreeOptions{}))
+		return err
+	})
+	equal(t, "launches", len(d.Status().GetLaunches()), 1)
+}
+
+// The end of a launch does not wait for the log: the tree is gone while the disk
+// does not answer.
+func TestLaunchEndsOnAStalledDisk(t *testing.T) {
+	home := daemontest.NewHome(t)
+	stall, thaw := stallable(t, place.AuditDir(home))
+	d := daemontest.StartWith(t, daemontest.Options{Home: home})
+	d.AddSubject("worker")
+	tree, launch := d.OpenTree("worker", daemontest.TreeOptions{})
+	must(t, tree.Go(self(t), "hold", d.Home))
+	_, err := tree.Line()
 	must(t, err)
+	stall()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := d.Operator().EndRun(t.Context(), &operatorv1.EndRunRequest{RunId: launch.GetLaunchId()})
+		answered <- err
+	}()
+	tree.Wait()
+	equal(t, "the log, which still is waited for", d.Status().GetAuditState(), "ok")
+	thaw()
+	<-answered
+	awaitEntry(t, d, "launch.end")
 }
 
 // P09: a stop of the daemon ends runs, and no launch: what is asked meanwhile is
@@ -319,7 +353,7 @@ func TestLaunchGoesOnThroughAStop(t *testing.T) {
 	d.Grant("worker", "read:plan")
 	tree, launch := d.OpenTree("worker", daemontest.TreeOptions{})
 	must(t, tree.Go(self(t), "load", d.Home))
-	for range 3 {
+	for range 4 {
 		line, err := tree.Line()
 		must(t, err)
 		equal(t, "inside", line, "reads")
@@ -642,7 +676,7 @@ func TestLaunchHasOneBudget(t *testing.T) {
 // once more for each line that it reads.
 func load(home string) int {
 	var reads atomic.Uint64
-	for range 4 {
+	for range 40 {
 		go func() {
 			for {
 				loadOnce(home, &reads)
