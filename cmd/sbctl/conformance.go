@@ -207,6 +207,9 @@ func (c *conformance) all(ctx context.Context) (supported bool, err error) {
 	if supported, err = c.harnessLayer(ctx); err != nil {
 		return supported, err
 	}
+	if err := c.authenticated(ctx, supported); err != nil {
+		return supported, err
+	}
 	return supported, c.finalLog(ctx)
 }
 

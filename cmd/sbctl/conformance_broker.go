@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -331,20 +332,30 @@ func (b *brokerLayer) revoked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	run, err := worker.Open(ctx, worker.Config{Places: b.places(), Subject: subjectWorker, Version: version})
+	if err != nil {
+		return err
+	}
+	defer run.Close()
+	changes := follow(ctx, run)
+	if !next(changes, worker.Watching) {
+		return errors.New("watching a run: nothing is told")
+	}
 	if _, err := b.must(ctx, "revoke", subjectWorker, docLater, "-q"); err != nil {
 		return err
 	}
+	told := next(changes, worker.ListChanged)
+	listed, err := list(b.worker)
+	if err != nil {
+		return err
+	}
+	b.expect(layerBroker, "revocation.list", told && !slices.Contains(listed, docLater), "open runs are told at once that their lists have changed, and it is in none")
 	after, err := b.read(b.worker, docLater)
 	if err != nil {
 		return err
 	}
 	b.expect(layerBroker, "revocation.next-call", b.holds(before, docLater) && after.Decision == "deny" && after.Content == nil,
 		"a revoked grant is worthless for the next call of an open run: %s, then %s", before.Decision, after.Decision)
-	run, err := worker.Open(ctx, worker.Config{Places: b.places(), Subject: subjectWorker, Version: version})
-	if err != nil {
-		return err
-	}
-	defer run.Close()
 	entries, err := b.entries(ctx, "--kind", "acquire")
 	if err != nil {
 		return err
@@ -357,12 +368,40 @@ func (b *brokerLayer) revoked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	cut := next(changes, worker.RunEnded)
 	b.denied += len(since) - len(entries) // a run that has ended asks for nothing: its refusal is no read
 	if _, err := b.must(ctx, "subject", "enable", subjectWorker, "-q", "--yes"); err != nil {
 		return err
 	}
+	b.expect(layerBroker, "revocation.stream", cut, "its stream is cut, with the word that the run has ended")
 	b.expect(layerBroker, "revocation.disabled", refused != nil, "the open run of a subject that is disabled ends at once, and reads nothing any more")
 	return nil
+}
+
+// follow tells what happens to a run; the channel ends with its stream.
+func follow(ctx context.Context, run *worker.Run) <-chan worker.ChangeKind {
+	kinds := make(chan worker.ChangeKind, 64)
+	go func() {
+		defer close(kinds)
+		_ = run.Watch(ctx, func(change worker.Change) { kinds <- change.Kind })
+	}()
+	return kinds
+}
+
+// next waits until a change of one kind is told.
+func next(kinds <-chan worker.ChangeKind, want worker.ChangeKind) bool {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for {
+		select {
+		case kind, open := <-kinds:
+			if !open || kind == want {
+				return open
+			}
+		case <-late.C:
+			return false
+		}
+	}
 }
 
 func (b *brokerLayer) explained(ctx context.Context) error {
@@ -556,6 +595,60 @@ func (b *brokerLayer) locked(ctx context.Context) error {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+// authenticated has the operator known by a passphrase, and a subject that must
+// be in a launch. It comes last: from here on the examination would need it.
+func (c *conformance) authenticated(ctx context.Context, supported bool) error {
+	c.progress("authenticating the operator")
+	passphrase := rand.Text()
+	for _, args := range [][]string{
+		{"operator", "set-passphrase", "--passphrase-fd", "3", "-q"},
+		{"subject", "set", subjectWorker, "--min-tier", tierBound, "--passphrase-fd", "3", "-q"},
+	} {
+		if output, code, err := c.sbctlWith(ctx, passphrase, args...); err != nil || code != 0 {
+			return fmt.Errorf("sbctl %s: exit code %d: %w: %s", strings.Join(args, " "), code, err, oneLine(output))
+		}
+	}
+	grant := []string{"grant", subjectWorker, docHidden, "-q"}
+	_, without, err := c.sbctl(ctx, grant...)
+	if err != nil {
+		return err
+	}
+	_, with, err := c.sbctlWith(ctx, passphrase, append(grant, "--passphrase-fd", "3")...)
+	if err != nil {
+		return err
+	}
+	path, err := sibling("sb-mcp")
+	if err != nil {
+		return err
+	}
+	check := exec.CommandContext(ctx, path, "check", "--subject", subjectWorker)
+	check.Env = c.environment()
+	err = check.Run()
+	exit, refused := errors.AsType[*exec.ExitError](err)
+	if err != nil && !refused {
+		return err
+	}
+	plain := 0
+	if refused {
+		plain = exit.ExitCode()
+	}
+	bound := 0
+	if supported {
+		if _, bound, err = c.sbctlWith(ctx, passphrase, "run", "--subject", subjectWorker, "--passphrase-fd", "3", "--", path, "check", "--subject", subjectWorker); err != nil {
+			return err
+		}
+	}
+	c.expect(layerBroker, "tier.minimum", plain == wire.ExitDenied && bound == 0, "a plain process opens no run for a subject that must be in a launch%s: exit codes %d and %d",
+		map[bool]string{true: ", and a launch does"}[supported], plain, bound)
+	_, wrong, err := c.sbctlWith(ctx, "not "+passphrase, append(grant, "--passphrase-fd", "3")...)
+	if err != nil {
+		return err
+	}
+	c.expect(layerBroker, "operator.passphrase", without == wire.ExitDenied && with == 0 && wrong == wire.ExitDenied,
+		"once a subject must be in a launch, a process of the operator's uid grants nothing without the operator's passphrase, something with it, and nothing with a wrong one: exit codes %d, %d and %d", without, with, wrong)
+	return nil
 }
 
 // finalLog verifies the log after everything.

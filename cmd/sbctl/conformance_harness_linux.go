@@ -42,6 +42,9 @@ const secretVariable = "SB_CONFORMANCE_SECRET"
 // endPatience is how long it may take until all processes of a tree are gone.
 const endPatience = 10 * time.Second
 
+// dialPatience bounds a connection to ourselves.
+const dialPatience = 2 * time.Second
+
 // stillThere is how long a process that is left behind is watched to be sure
 // that it is.
 const stillThere = 500 * time.Millisecond
@@ -88,13 +91,12 @@ func escapes(abi int, supported bool) []escape {
 }
 
 // doorNames are the sockets outside, sorted.
-var doorNames = []string{"containers", "operator", "session-bus", "ssh-agent", "tmux"}
+var doorNames = []string{"containers", "gpg-agent", "operator", "podman", "session-bus", "ssh-agent", "systemd-user", "tmux"}
 
 // harness is what attacks are made with.
 type harness struct {
 	*conformance
 	bait    machine.Bait
-	sbd     int // the daemon's process
 	cleanup []func()
 }
 
@@ -122,6 +124,10 @@ func (c *conformance) keepDirClean(dir string) (remove func(), err error) {
 // harnessLayer makes the checks of trees. supported is false where this machine
 // gives none.
 func (c *conformance) harnessLayer(ctx context.Context) (supported bool, err error) {
+	if marker, inside := launch.Inside(); inside {
+		c.note(layerHarness, "launch", checkUnsupported, "this is inside a launch of %s: what a machine gives is seen from outside", marker.Subject)
+		return false, nil
+	}
 	h := &harness{conformance: c}
 	defer func() {
 		for _, undo := range slices.Backward(h.cleanup) {
@@ -179,11 +185,14 @@ func (h *harness) setBait(ctx context.Context) error {
 		return err
 	}
 	uid := strconv.Itoa(os.Geteuid())
-	if err := os.Mkdir(filepath.Join(h.dir, "tmux-"+uid), 0o700); err != nil {
-		return err
+	for _, dir := range []string{"tmux-" + uid, "runtime/systemd", "runtime/gnupg", "runtime/podman"} {
+		if err := os.MkdirAll(filepath.Join(h.dir, dir), 0o700); err != nil {
+			return err
+		}
 	}
 	for name, path := range map[string]string{
 		"tmux": "tmux-" + uid + "/default", "session-bus": "bus", "containers": "engine.sock", "ssh-agent": "agent.sock",
+		"systemd-user": "runtime/systemd/private", "gpg-agent": "runtime/gnupg/S.gpg-agent", "podman": "runtime/podman/podman.sock",
 	} {
 		h.bait.Doors[name] = filepath.Join(h.dir, path)
 		if _, err := h.listen("unix", h.bait.Doors[name]); err != nil {
@@ -192,7 +201,7 @@ func (h *harness) setBait(ctx context.Context) error {
 	}
 	h.bait.Doors["operator"] = place.OperatorSocket(h.places().SocketDir)
 	h.env = append(h.env,
-		"TMUX_TMPDIR="+h.dir, "DBUS_SESSION_BUS_ADDRESS=unix:path="+h.bait.Doors["session-bus"], "SSH_AUTH_SOCK="+h.bait.Doors["ssh-agent"],
+		"XDG_RUNTIME_DIR="+filepath.Join(h.dir, "runtime"), "TMUX_TMPDIR="+h.dir, "DBUS_SESSION_BUS_ADDRESS=unix:path="+h.bait.Doors["session-bus"], "SSH_AUTH_SOCK="+h.bait.Doors["ssh-agent"],
 		"DOCKER_HOST=unix://"+h.bait.Doors["containers"], secretVariable+"=do not hand on",
 	)
 	h.bait.Abstract = filepath.Base(h.dir) + "-abstract"
@@ -203,7 +212,13 @@ func (h *harness) setBait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.bait.TCP = port.(*net.TCPAddr).Port
+	if conn, err := net.DialTimeout("tcp", port.String(), dialPatience); err == nil { // where loopback is up
+		h.bait.TCP = port.(*net.TCPAddr).Port
+		err = conn.Close()
+		if err != nil {
+			return err
+		}
+	}
 	if err := h.shareMemory(); err != nil {
 		return err
 	}
@@ -466,6 +481,10 @@ func (h *harness) escapes(ctx context.Context, supported bool) error {
 
 // withoutNet tries the network from a launch that has none.
 func (h *harness) withoutNet(ctx context.Context) error {
+	if h.bait.TCP == 0 {
+		h.note(layerHarness, "bound.no-net", checkUnsupported, "there is no network here to keep a launch from")
+		return nil
+	}
 	arg, err := json.Marshal(machine.Bait{TCP: h.bait.TCP})
 	if err != nil {
 		return err

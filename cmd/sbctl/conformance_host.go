@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 
 	machine "subjectbroker/worker/probe"
 )
@@ -28,13 +29,23 @@ func (c *conformance) hostLayer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Lstat(places.Home); errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Lstat(places.Home)
+	if errors.Is(err, fs.ErrNotExist) {
 		c.note(layerHost, "home", checkNotProvided, "there is no broker in %s", places.Home)
 		return nil
 	}
-	for _, p := range probeHome(places.Home) {
-		c.expect(layerHost, p.Name, p.Status == probeOK, "%s", p.Summary)
+	if err == nil {
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+			c.note(layerHost, "home", checkUnsupported, "%s is another account's and was not looked at", places.Home)
+			return nil
+		}
 	}
+	good, words := true, []string{}
+	for _, p := range probeHome(places.Home) {
+		good = good && p.Status == probeOK
+		words = append(words, p.Summary)
+	}
+	c.expect(layerHost, "home", good, "%s", strings.Join(words, "; "))
 	for _, p := range probeSockets(places.Home, places.SocketDir) {
 		status := checkFail
 		switch p.Status {

@@ -61,7 +61,7 @@ func conformanceAs(t *testing.T, programs string, uid int, args ...string) (cmd 
 	if err := os.Chown(temporary, uid, uid); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*daemontest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*daemontest.Patience)
 	t.Cleanup(cancel)
 	cmd = exec.CommandContext(ctx, filepath.Join(programs, "sbctl"), append([]string{"conformance", "-o", "json"}, args...)...)
 	cmd.Dir, cmd.WaitDelay = temporary, time.Second

@@ -154,6 +154,11 @@ func (s *stage) shim(ctx context.Context, subject string, args ...string) (*stdi
 
 // sbctl runs this very program and returns what it printed and its exit code.
 func (s *stage) sbctl(ctx context.Context, args ...string) (output string, code int, err error) {
+	return s.sbctlWith(ctx, "", args...)
+}
+
+// sbctlWith is sbctl with what --passphrase-fd 3 reads.
+func (s *stage) sbctlWith(ctx context.Context, passphrase string, args ...string) (output string, code int, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", 0, err
@@ -163,6 +168,18 @@ func (s *stage) sbctl(ctx context.Context, args ...string) (output string, code 
 	var said bytes.Buffer
 	process.Stdout, process.Stderr = &said, &said
 	process.WaitDelay = stopPatience
+	if passphrase != "" {
+		read, write, err := os.Pipe()
+		if err != nil {
+			return "", 0, err
+		}
+		defer read.Close()
+		process.ExtraFiles = []*os.File{read}
+		_, err = write.WriteString(passphrase) // a pipe holds more than that
+		if err = errors.Join(err, write.Close()); err != nil {
+			return "", 0, err
+		}
+	}
 	err = process.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return said.String(), exit.ExitCode(), nil

@@ -407,7 +407,7 @@ func Uncover(arg string) (string, error) {
 }
 
 func (e escaper) door(name, address string) Probe {
-	p := Probe{ID: "door." + name, Tried: "connecting to the socket of " + name + " outside"}
+	p := Probe{ID: "door." + name, Tried: "connecting to a socket outside (" + name + ")"}
 	if e.connects(address) {
 		return p.result(false, "it answers")
 	}
