@@ -1,6 +1,9 @@
 package daemon
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Pauses after wrong passphrases: 1 s after the first, twice as long after each
 // further one.
@@ -17,6 +20,17 @@ type attempts struct {
 	At     int64         `json:"at"`               // the newest one, Unix milliseconds
 	BootID string        `json:"bootId,omitempty"` // empty where there is no boot clock
 	BootAt time.Duration `json:"bootAt,omitempty"` // the same on the boot clock
+}
+
+func decodeAttempts(raw []byte) (attempts, error) {
+	var a attempts
+	if err := decodeRow(raw, &a); err != nil {
+		return attempts{}, err
+	}
+	if a.V != 1 || a.Wrong < 1 || (a.BootID == "") != (a.BootAt == 0) || a.BootAt < 0 {
+		return attempts{}, errors.New("its numbers are none that are written")
+	}
+	return a, nil
 }
 
 // another counts one more.

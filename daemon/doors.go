@@ -114,6 +114,14 @@ func (d *Daemon) subjectUIDs() []uint32 {
 	return st.subjectUIDs()
 }
 
+// followChange opens the broker's socket for others when the uids that are subjects
+// are not those of before any more.
+func (d *Daemon) followChange(before []uint32) {
+	if !slices.Equal(before, d.subjectUIDs()) {
+		d.followSubjects()
+	}
+}
+
 // subjectUIDs is the same for a caller that holds mu or changing.mu.
 func (s *state) subjectUIDs() []uint32 {
 	var uids []uint32

@@ -78,6 +78,7 @@ func (d *Daemon) mutateLocked(ctx context.Context, plan func(*state) (change, er
 // commit makes one change that was judged, whatever is in force. The caller holds
 // changing.mu and has settled.
 func (d *Daemon) commit(ctx context.Context, st *state, c change) (err error) {
+	defer d.followChange(d.subjectUIDs())
 	j := &journal{ctx: ctx, d: d, change: c, st: st}
 	if c.commit != nil {
 		err = c.commit(j)
@@ -87,7 +88,6 @@ func (d *Daemon) commit(ctx context.Context, st *state, c change) (err error) {
 	if err != nil {
 		return d.unmutate(j, err)
 	}
-	d.followSubjects()
 	if c.after != nil {
 		c.after()
 	}
@@ -212,6 +212,7 @@ func (d *Daemon) settle() error {
 		return wire.Deny(wire.AuditFailed)
 	}
 	d.changing.owed = nil
+	defer d.followChange(d.subjectUIDs())
 	if o.permit != nil {
 		(&journal{st: d.state()}).apply(o.permit)
 		d.hub.listChanged()

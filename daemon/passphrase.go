@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/json"
@@ -68,6 +69,30 @@ func (v verifier) sane() bool {
 		v.Memory >= 1<<10 && v.Memory <= 256<<10 && v.Threads >= 1 && v.Threads <= 16
 }
 
+func decodeVerifier(raw []byte) (verifier, error) {
+	var v verifier
+	if err := decodeRow(raw, &v); err != nil {
+		return verifier{}, err
+	}
+	if !v.sane() {
+		return verifier{}, errors.New("its numbers are none that are written")
+	}
+	return v, nil
+}
+
+// decodeRow reads a row as this version writes it, and no other.
+func decodeRow(raw []byte, row any) error {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(row); err != nil {
+		return err
+	}
+	if again, err := json.Marshal(row); err != nil || !bytes.Equal(again, raw) {
+		return errors.New("it is not what this version writes")
+	}
+	return nil
+}
+
 // recognition is what the vault knows of the operator.
 type recognition struct {
 	verifier *verifier // nil: no passphrase is set
@@ -88,10 +113,11 @@ func recogniseIn(v *vault.Vault) (recognition, error) {
 		case err != nil:
 			return err
 		default:
-			r.verifier = &verifier{}
-			if err := json.Unmarshal(raw, r.verifier); err != nil || !r.verifier.sane() {
-				return fmt.Errorf("%w: the row of the operator's passphrase", vault.ErrIntegrity)
+			known, err := decodeVerifier(raw)
+			if err != nil {
+				return fmt.Errorf("%w: the row of the operator's passphrase: %v", vault.ErrIntegrity, err)
 			}
+			r.verifier = &known
 		}
 		switch raw, err := tx.Get(bucketOperator, rowAttempts); {
 		case errors.Is(err, vault.ErrNotFound):
@@ -99,8 +125,8 @@ func recogniseIn(v *vault.Vault) (recognition, error) {
 		case err != nil:
 			return err
 		default:
-			if err := json.Unmarshal(raw, &r.attempts); err != nil || r.attempts.V != 1 {
-				return fmt.Errorf("%w: the row of wrong passphrases", vault.ErrIntegrity)
+			if r.attempts, err = decodeAttempts(raw); err != nil {
+				return fmt.Errorf("%w: the row of wrong passphrases: %v", vault.ErrIntegrity, err)
 			}
 		}
 		return nil

@@ -329,6 +329,14 @@ func TestSeparateUIDs(t *testing.T) {
 		}
 	}
 	look("live")
+	// Who is in the groups is asked when the uids of subjects change, not at each
+	// change of anything.
+	m.setGroups(groupsOf("worker", "alice"))
+	equal(t, "a right while the groups are wrong", m.alice("grant", "other", "reach:example.org"), "done")
+	if said := m.Messages(); strings.Contains(said, "cannot be opened for") {
+		t.Errorf("a right has the groups looked at: %s", said)
+	}
+	m.setGroups(groupsOf("worker,other", "alice"))
 	m.Restart()
 	look("after a restart")
 	equal(t, "the sockets after a restart", m.modes(broker)+" "+m.modes(operator),
