@@ -98,12 +98,23 @@ func dialAs(t *testing.T, uid, gid int, socket string) net.Conn {
 	done := make(chan dialled)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread is not used again
+		// To take on an account closes the memory of the whole process, whose other
+		// tests are about one that can be dumped.
+		dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
+		if err != nil {
+			done <- dialled{err: err}
+			return
+		}
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); errno != 0 {
 			done <- dialled{err: errno}
 			return
 		}
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
 			done <- dialled{err: errno}
+			return
+		}
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, uintptr(dumpable), 0, 0, 0); err != nil {
+			done <- dialled{err: err}
 			return
 		}
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
