@@ -160,8 +160,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 // perform does what args say and returns the exit code. The connection stays.
 func (a *app) perform(ctx context.Context, args []string) int {
 	err := a.parseAndRun(ctx, args)
-	_, isResult := errors.AsType[exitCode](err)
-	if interrupted(ctx, err) && !isResult {
+	if interrupted(ctx, err) {
 		stopped := &failure{code: wire.InternalError, what: "interrupted", exit: wire.ExitFailed}
 		if known, ok := errors.AsType[*failure](err); ok {
 			stopped.doing = known.doing

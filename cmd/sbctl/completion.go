@@ -159,13 +159,21 @@ func (a *app) runNames(ctx context.Context) []complete.Candidate {
 	return found
 }
 
+func (a *app) profileNames(ctx context.Context) []complete.Candidate {
+	var found []complete.Candidate
+	for _, p := range a.profiles(ctx) {
+		found = append(found, complete.Candidate{Word: p.name, Help: "of " + p.subject})
+	}
+	return found
+}
+
 // tierCandidates are the tiers that can be demanded, or assumed to be had.
 func tierCandidates(command []string) []complete.Candidate {
 	found := []complete.Candidate{
-		{Word: lowestTier, Help: "the same uid, on its word"},
-		{Word: "bound", Help: "in a launch"},
-		{Word: "sandboxed", Help: "in a launch with a closed view"},
-		{Word: "separate", Help: "under another uid"},
+		{Word: tierCooperative, Help: "the same uid, on its word"},
+		{Word: tierBound, Help: "in a launch"},
+		{Word: tierSandboxed, Help: "in a launch with a closed view"},
+		{Word: tierSeparate, Help: "under another uid"},
 	}
 	if slices.Contains(command, "explain") {
 		return found

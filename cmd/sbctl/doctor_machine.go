@@ -22,14 +22,6 @@ import (
 // machinePatience bounds what is tried on the machine, all of it.
 const machinePatience = 10 * time.Second
 
-// Tiers, as the daemon calls them.
-const (
-	tierCooperative = "cooperative"
-	tierBound       = "bound"
-	tierSandboxed   = "sandboxed"
-	tierSeparate    = "separate"
-)
-
 // demandsPrefix begins the names of the daemon's probes that say which subjects
 // demand a tier.
 const demandsPrefix = "demands-"

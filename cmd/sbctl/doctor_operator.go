@@ -37,19 +37,16 @@ func demands(s *operatorv1.StatusResponse) []string {
 
 func judgeOperator(state *operatorv1.GetOperatorResponse, demands []string) []probe {
 	const setPassphrase = "sbctl operator set-passphrase"
-	uids := make([]string, 0, len(state.GetOperators()))
-	for _, uid := range state.GetOperators() {
-		uids = append(uids, fmt.Sprint(uid))
-	}
-	others := len(uids) > 0
+	uids := uidList(state.GetOperators())
+	others := uids != ""
 	p := passed("operator", "a passphrase is set: what raises a subject's minimum tier asks for it")
 	switch {
 	case !state.GetPassphrase() && !others:
 		p = probe{"operator", probeWarn, "no passphrase is set: any process of your uid can do what sbctl can, and no subject's minimum tier can be raised", setPassphrase}
 	case !state.GetPassphrase():
-		p = passed("operator", "no passphrase is set; the uid %s is an operator by itself, and what raises a subject's minimum tier needs it", strings.Join(uids, ", "))
+		p = passed("operator", "no passphrase is set; the uid %s is an operator by itself, and what raises a subject's minimum tier needs it", uids)
 	case others:
-		p.Summary += "; the uid " + strings.Join(uids, ", ") + " is an operator without it"
+		p.Summary += "; the uid " + uids + " is an operator without it"
 	}
 	if len(demands) > 0 {
 		p.Summary += "; as " + strings.Join(demands, ", and ") + ", so do disclosing and granting verbs"

@@ -225,7 +225,7 @@ func (c explainCmd) Run(ctx context.Context, a *app) error {
 		Cause: got.GetCause(), GrantID: got.GetGrantId(), Steps: []stepView{},
 	}
 	if view.Tier == "" {
-		view.Tier = "cooperative"
+		view.Tier = tierCooperative
 	}
 	var rows [][]string
 	for _, step := range got.GetSteps() {

@@ -141,6 +141,9 @@ func TestImportIsKilled(t *testing.T) {
 		}
 	}
 	t.Logf("the file was old %d times and new %d times", was, now)
+	if was == 0 {
+		t.Error("no import was killed before it rewrote its file")
+	}
 }
 
 // No value reaches an output, the log, or a file that is not the vault's.

@@ -22,10 +22,7 @@ const maxEnvFile = 1 << 20
 // MAX_ARG_STRLEN is 128 KiB with name, "=" and NUL.
 const maxEnvValue = 128<<10 - 1
 
-var (
-	envName      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	resourceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-)
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // The variables that a launch sets itself: a secret in one of them would be
 // lost or taken for a place.
@@ -68,10 +65,11 @@ func envPairs(pairs []string) ([]handedOver, error) {
 		if err := checkEnvName(name); err != nil {
 			return nil, fmt.Errorf("--env: %w", err)
 		}
-		if !resourceName.MatchString(strings.TrimPrefix(resource, agents.Scheme)) {
+		resource = strings.TrimPrefix(resource, agents.Scheme)
+		if !agents.IsName(resource) {
 			return nil, fmt.Errorf("--env %s: what follows is no name of a resource; the content itself is never written here", name)
 		}
-		all = append(all, handedOver{name, strings.TrimPrefix(resource, agents.Scheme)})
+		all = append(all, handedOver{name, resource})
 	}
 	return all, nil
 }
@@ -94,14 +92,15 @@ func parseEnvFile(text []byte) ([]handedOver, error) {
 			all = append(all, handedOver{name: v.Name})
 			continue
 		}
-		resource, ok := bytes.CutPrefix(v.Value, []byte(agents.Scheme))
+		reference, ok := bytes.CutPrefix(v.Value, []byte(agents.Scheme)) // a plain value gets no copy that is not wiped
 		if !ok {
 			return nil, fmt.Errorf("line %d: %s has a plain value, not %sRESOURCE: seal it, or pass the variable with --keep-env", v.Line, v.Name, agents.Scheme)
 		}
-		if !resourceName.Match(resource) {
+		resource := string(reference)
+		if !agents.IsName(resource) {
 			return nil, fmt.Errorf("line %d: %s: what follows %s is no name of a resource", v.Line, v.Name, agents.Scheme)
 		}
-		all = append(all, handedOver{v.Name, string(resource)})
+		all = append(all, handedOver{v.Name, resource})
 	}
 	return all, nil
 }

@@ -227,14 +227,7 @@ func operatorsWords(uids []uint32) string {
 	if len(uids) == 0 {
 		return ""
 	}
-	words := "also uid"
-	for i, uid := range uids {
-		if i > 0 {
-			words += ","
-		}
-		words += fmt.Sprintf(" %d", uid)
-	}
-	return words
+	return "also uid " + uidList(uids)
 }
 
 // count is a number of things in words.

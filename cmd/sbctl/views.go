@@ -192,6 +192,23 @@ func resourceOf(capability string) string {
 	return ""
 }
 
+// Tiers, as the daemon calls them. Every run has the first.
+const (
+	tierCooperative = "cooperative"
+	tierBound       = "bound"
+	tierSandboxed   = "sandboxed"
+	tierSeparate    = "separate"
+)
+
+// uidList are uids for people, in one line.
+func uidList(uids []uint32) string {
+	words := make([]string, 0, len(uids))
+	for _, uid := range uids {
+		words = append(words, strconv.FormatUint(uint64(uid), 10))
+	}
+	return strings.Join(words, ", ")
+}
+
 // uidWords is a uid for people: with its name, where this machine has one for it.
 func uidWords(uid *uint32) string {
 	if uid == nil {

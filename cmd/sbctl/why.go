@@ -256,9 +256,6 @@ func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, co
 	}
 }
 
-// lowestTier is the tier that every run has.
-const lowestTier = "cooperative"
-
 // mendState is for what was refused for the state of things, not by policy.
 func (k *knowledge) mendState(d *operatorv1.DenialGroup) [][]string {
 	resource := resourceOf(d.GetCapability())

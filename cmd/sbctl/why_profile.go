@@ -18,24 +18,26 @@ type stop struct {
 	detail  string // the evaluator's words
 }
 
-// profilesOf are the names of a subject's profiles, sorted. They are declared in
-// documents, and so read out of the one that export writes.
-func (a *app) profilesOf(ctx context.Context, subject string) []string {
+// profileOf is a profile by name, and whose it is.
+type profileOf struct{ name, subject string }
+
+// profiles are those of all subjects, sorted by name. They are declared in
+// documents, and so read out of the one that export writes; none where that
+// cannot be had, because whoever asks has something to say without them.
+func (a *app) profiles(ctx context.Context) []profileOf {
 	got, err := call(ctx, a, "", &operatorv1.ExportRequest{}, operatorv1.OperatorServiceClient.Export)
 	if err != nil {
-		return nil // the denial is told all the same
+		return nil
 	}
 	document, err := policy.Parse(got.GetDocument(), policy.Env{})
 	if err != nil {
 		return nil
 	}
-	var names []string
+	var all []profileOf
 	for _, name := range slices.Sorted(maps.Keys(document.Profiles)) {
-		if document.Profiles[name].Subject == subject {
-			names = append(names, name)
-		}
+		all = append(all, profileOf{name, document.Profiles[name].Subject})
 	}
-	return names
+	return all
 }
 
 // stops are those of the profiles under which the capability cannot be reached.
@@ -66,7 +68,12 @@ func (a *app) learnProfiles(ctx context.Context, known *knowledge, d *operatorv1
 	if !ofProfile(c) && c != causeUnknownProfile {
 		return
 	}
-	known.profiles = a.profilesOf(ctx, d.GetSubject())
+	known.profiles = nil
+	for _, p := range a.profiles(ctx) {
+		if p.subject == d.GetSubject() {
+			known.profiles = append(known.profiles, p.name)
+		}
+	}
 	if ofProfile(c) {
 		known.stops = a.stops(ctx, d.GetSubject(), d.GetCapability(), known.profiles)
 	}
@@ -110,8 +117,8 @@ func (k *knowledge) mendProfile(d *operatorv1.DenialGroup) (commands [][]string)
 // it.
 func (k *knowledge) raiseTier(subject, capability string) (commands [][]string) {
 	demands := []string{k.subjects[subject].GetMinTier()}
-	if demands[0] != "" && demands[0] != lowestTier {
-		commands = append(commands, []string{"subject", "set", subject, "--min-tier", lowestTier})
+	if demands[0] != "" && demands[0] != tierCooperative {
+		commands = append(commands, []string{"subject", "set", subject, "--min-tier", tierCooperative})
 	}
 	for _, g := range k.grants {
 		if g.GetSubject() == subject && g.GetEffect() == decisionAllow && g.GetTier() != "" && matches(g.GetCapability(), capability) {
@@ -119,11 +126,11 @@ func (k *knowledge) raiseTier(subject, capability string) (commands [][]string) 
 			commands = append(commands, []string{"grant", subject, g.GetCapability()})
 		}
 	}
-	if slices.Contains(demands, "separate") {
+	if slices.Contains(demands, tierSeparate) {
 		return commands // only another uid has it
 	}
 	run := []string{"run", "--subject", subject}
-	if slices.Contains(demands, "sandboxed") {
+	if slices.Contains(demands, tierSandboxed) {
 		run = append(run, "--sandbox")
 	}
 	return append([][]string{append(run, "--", "CMD")}, commands...)

@@ -267,8 +267,10 @@ type setup struct {
 	getenv func(string) string
 }
 
-// names is what a subject may be called.
 var names = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+
+// IsName says whether a subject, or a resource after Scheme, may be called name.
+func IsName(name string) bool { return names.MatchString(name) }
 
 func (cfg Config) settle(connecting bool) (*setup, error) {
 	s := &setup{Config: cfg, scope: cfg.Scope, getenv: cfg.Getenv}
@@ -291,7 +293,7 @@ func (cfg Config) settle(connecting bool) (*setup, error) {
 		}
 		s.UserHome = home
 	}
-	if (connecting || cfg.Subject != "") && !names.MatchString(cfg.Subject) {
+	if (connecting || cfg.Subject != "") && !IsName(cfg.Subject) {
 		return nil, fmt.Errorf("%w: %q is no name for a subject: letters, digits, dot, underscore and dash, at most 128", ErrInvalid, cfg.Subject)
 	}
 	switch {
