@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"subjectbroker/cmd/sbctl/internal/content"
@@ -23,8 +22,9 @@ func (operatorCmd) Help() string {
 	return `The operator is known as the uid that calls. Agents usually run under the same
 uid; a passphrase tells the operator from them.
 
-With one set, a subject's minimum tier can be raised above cooperative, and while
-any is, what discloses or grants needs a session. A session is opened by the
+With one set, a subject's minimum tier can be raised above cooperative, which needs
+a session; and while any subject demands more, so does what discloses or grants,
+and starting a launch of such a subject. A session is opened by the
 passphrase and bound to one connection: no other process has it, on the same
 terminal or not. "console" and "watch" keep theirs; any other command asks for the
 passphrase itself, on the terminal, when it is needed. What takes away (revoke,
@@ -103,10 +103,6 @@ func (a *app) operatorFields(state *operatorv1.GetOperatorResponse) []ui.Field {
 	if state.GetGuard() {
 		guard = "on: agents with a shim, and what they start, are refused here; it stops accidents"
 	}
-	uids := make([]string, 0, len(state.GetOperators()))
-	for _, uid := range state.GetOperators() {
-		uids = append(uids, fmt.Sprint(uid))
-	}
 	wait := ""
 	if state.GetWaitMs() > 0 {
 		wait = "in " + ui.Span(time.Duration(state.GetWaitMs())*time.Millisecond) + ", after wrong ones"
@@ -116,7 +112,7 @@ func (a *app) operatorFields(state *operatorv1.GetOperatorResponse) []ui.Field {
 		{Name: "session", Value: session},
 		{Name: "open sessions", Value: fmt.Sprint(state.GetSessions())},
 		{Name: "next try", Value: wait},
-		{Name: "other operators", Value: strings.Join(uids, ", ")},
+		{Name: "other operators", Value: uidList(state.GetOperators())},
 		{Name: "guard", Value: guard},
 	}
 }

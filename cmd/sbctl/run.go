@@ -43,7 +43,9 @@ func (runCmd) Help() string {
 	return `Starts CMD as a launch: in user, pid and mount namespaces of its own, in which
 every process is the subject S, whatever it claims to be. The daemon looks at the
 place before CMD starts; the tier of its runs is then "bound", or "sandboxed" with
---sandbox. A shim that is started in there ("sb-mcp --subject …") gets S.
+--sandbox. A shim that is started in there ("sb-mcp --subject …") gets S. Where an
+operator's passphrase is set, it is asked for if S demands more than cooperative,
+and for --env while any subject does.
 
 What CMD sees:
   The broker's home, the operator's socket, processes outside, the session bus,

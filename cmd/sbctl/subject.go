@@ -41,7 +41,7 @@ as operator, to be set.
 With --uid every process of that uid is the subject, whatever it claims, at tier
 separate. It is the uid of no operator, of no other subject and not 0, and the
 daemon's sockets lie outside its home, each with a group of exactly the uids that
-may use it (socketDir in its config.yaml).
+may use it (socketDir in its config.yaml). A document changes it later.
 
 Examples:
   sbctl subject add worker
@@ -67,6 +67,9 @@ type subjectSetCmd struct {
 func (subjectSetCmd) Help() string {
 	return `Raising it above cooperative needs an operator's passphrase, or another uid as
 operator, to be set.
+
+A subject's uid is changed, or given to one that has none, by a document ("subjects:
+{worker: {uid: 1001}}", with "apply"); it is taken away with the subject.
 
 Examples:
   sbctl subject set worker --min-tier bound
