@@ -171,7 +171,7 @@ func TestJobControl(t *testing.T) {
 			s.typed("\x1a")
 			s.wait("Stopped")
 			s.wait("$ ")
-			s.cooked() // the terminal is the shell's, and as it was
+			s.cooked()
 			s.wait("$ ")
 			s.typed("fg\n")
 			s.typed(fmt.Sprintf("again%d\n", i))
@@ -182,6 +182,34 @@ func TestJobControl(t *testing.T) {
 		s.wait("$ ") // after `fg` the rest of the first line is gone, as with every job
 		s.typed("echo code=$((0+$?))\n")
 		s.wait("code=6")
+	})
+}
+
+// A terminal is given back as it was, when the command stops and when it ends.
+// bash would do that itself; sh, where it is not bash, leaves it as it finds it.
+func TestTerminalIsRestored(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "job", `echo begin; while read -r line; do echo "got:$line"; test "$line" = end && exit 6; done`)
+		s.typed("exec sh -i\n")
+		s.typed("echo shell-$((1+1))\n")
+		s.wait("shell-2")
+		s.wait("$ ")
+		s.typed("./job; echo code=$?\n")
+		s.wait("begin")
+		for i := range 2 {
+			s.typed("\x1a")
+			s.wait("Stopped")
+			s.wait("$ ")
+			s.cooked()
+			s.typed("fg; echo code=$((0+$?))\n")
+			s.typed(fmt.Sprintf("again%d\n", i))
+			s.wait(fmt.Sprintf("got:again%d", i))
+		}
+		s.typed("end\n")
+		s.wait("got:end")
+		s.wait("code=6")
+		s.cooked()
 	})
 }
 
