@@ -24,19 +24,19 @@ func TestBoundToAnotherThanClaimed(t *testing.T) {
 	if discovered := c.ask(`{"jsonrpc":"2.0","id":"d","method":"server/discover","params":{` + meta + `}}`); strings.Contains(discovered, "somebody") || !strings.Contains(discovered, `"instructions":"`) {
 		t.Errorf("the claim is in what the stateless era discovers: %s", discovered)
 	}
-	if got, _ := c.call("read_resource", `{"resourceId":"plan"}`); !strings.Contains(got, `"content":"the plan"`) {
-		t.Errorf("read: %s", got)
-	}
-	report, _ := c.call("capability_report", `{}`)
-	if !strings.Contains(report, `"subjectId":"worker"`) || !strings.Contains(report, `"profileId":"coder"`) {
-		t.Errorf("report: %s", report)
-	}
 	listed := c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	if n := strings.Count(listed, `bound to subject \"worker\"`); n != 4 {
 		t.Errorf("%d of 4 tools name the subject: %s", n, listed)
 	}
 	if strings.Contains(listed, "somebody") {
 		t.Errorf("the tools name the claim: %s", listed)
+	}
+	if got, _ := c.call("read_resource", `{"resourceId":"plan"}`); !strings.Contains(got, `"content":"the plan"`) {
+		t.Errorf("read: %s", got)
+	}
+	report, _ := c.call("capability_report", `{}`)
+	if !strings.Contains(report, `"subjectId":"worker"`) || !strings.Contains(report, `"profileId":"coder"`) {
+		t.Errorf("report: %s", report)
 	}
 	for _, asked := range b.Asked() {
 		if !strings.HasPrefix(asked, "worker ") {

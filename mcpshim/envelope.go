@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -161,19 +162,27 @@ func (s *shim) guard(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		result, err = next(ctx, method, request)
 		if listed, ok := result.(*mcp.ListToolsResult); ok && err == nil {
-			s.name(listed)
+			s.name(ctx, listed)
 		}
 		return result, err
 	}
 }
 
+// namePatience bounds how long a list of tools waits for the daemon to say whose
+// session this is. Clients list them once, at the start, and keep what they read.
+const namePatience = time.Second
+
 // name makes the tools name the subject that the session is bound to, where that
 // is not the one that they were registered with.
-func (s *shim) name(listed *mcp.ListToolsResult) {
-	subject := s.bound()
-	if subject == s.claimed {
+func (s *shim) name(ctx context.Context, listed *mcp.ListToolsResult) {
+	ctx, cancel := context.WithTimeout(ctx, namePatience)
+	defer cancel()
+	defer context.AfterFunc(s.hurry, cancel)()
+	scope, err := s.authorise(ctx)
+	if err != nil || scope.run.Subject == s.claimed {
 		return
 	}
+	subject := scope.run.Subject
 	for i, registered := range listed.Tools {
 		named := *registered
 		named.Description = strings.TrimSuffix(named.Description, boundary(s.claimed)) + boundary(subject)
