@@ -327,6 +327,9 @@ func (d *Daemon) authorise(ctx context.Context, full string) error {
 		Kind: audit.Authz, LaunchID: p.Launch, Peer: peerEntry(p), Action: calls[full].action,
 		Decision: decisionDeny, ReasonCode: string(wire.AccessDenied), Cause: causeOperatorRefused,
 	}
+	if who, _ := d.attest(p, nil); who.subject != "" { // not who it may claim to be
+		e.SubjectID, e.ProfileID, e.Tier = who.subject, who.profile, who.tier.String()
+	}
 	if err := d.recordDenial(ctx, p, e); err != nil {
 		return err
 	}

@@ -276,7 +276,7 @@ func (b *builder) take(c change) {
 func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Document, records map[string]vault.Record) error {
 	switch {
 	case c.What == policy.AResource && c.Verb == policy.Remove:
-		b.take(b.o.removal(ctx, c.Name, nil)) // its grants are changes of their own
+		b.take(b.o.removal(ctx, b.st, c.Name, nil)) // its grants are changes of their own
 	case c.What == policy.AResource:
 		record, err := b.o.d.declared(c, want.Resources[c.Name], records)
 		if err != nil {
@@ -287,7 +287,7 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 		// Its profiles, and those of its grants that the document can know of, are
 		// changes of their own.
 		unseen := slices.DeleteFunc(b.st.set.GrantsOf(c.Name), func(g grants.Grant) bool { return !b.st.namesHidden(callerOf(ctx).UID, g.Pattern) })
-		b.take(b.o.subjectRemoval(ctx, c.Name, unseen, nil))
+		b.take(b.o.subjectRemoval(ctx, b.st, c.Name, unseen, nil))
 	case c.What == policy.ATool && c.Verb == policy.Remove:
 		b.take(b.o.toolRemoval(ctx, c.Tool))
 	case c.What == policy.ATool:
@@ -316,7 +316,7 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 			b.take(b.o.subjectAddition(ctx, after))
 		}
 	case c.What == policy.AGrant && c.Verb == policy.Remove:
-		b.take(b.o.revocation(ctx, []grants.Grant{c.Grant}))
+		b.take(b.o.revocation(ctx, b.st, []grants.Grant{c.Grant}))
 	case c.What == policy.AGrant:
 		g, uid := c.Grant, callerOf(ctx).UID
 		g.GrantedBy = &uid

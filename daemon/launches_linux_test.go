@@ -114,7 +114,7 @@ func TestLaunchIsNoOperator(t *testing.T) {
 	code, _, stderr = tree.Wait()
 	equal(t, "through it from inside: "+stderr, code, wire.ExitDenied)
 	refused := last(d, "authz")
-	equal(t, "the entry", fmt.Sprint(refused.Cause, refused.LaunchID), "OPERATOR_REFUSED"+launch.GetLaunchId())
+	equal(t, "the entry", fmt.Sprint(refused.Cause, refused.SubjectID, refused.Tier, refused.LaunchID), "OPERATOR_REFUSEDworkerbound"+launch.GetLaunchId())
 }
 
 // What a tier promises is looked for in the tree itself, and each piece that is

@@ -218,15 +218,15 @@ func (s *state) mustPutGrant(g grants.Grant) {
 	}
 }
 
-// revocation takes grants out of force. Its effects may be empty.
-func (o operator) revocation(ctx context.Context, gone []grants.Grant) change {
+// revocation takes grants of st out of force. Its effects may be empty.
+func (o operator) revocation(ctx context.Context, st *state, gone []grants.Grant) change {
 	d := o.d
 	now := d.clock.now().UTC().Truncate(time.Millisecond)
 	ended := make([]endedGrant, 0, len(gone))
 	for _, g := range gone {
 		e := endedGrant{Grant: g, Revoked: now}
 		if !g.Pattern.Prefix && g.Pattern.Action.NamesResource() {
-			e.Personal = d.state().catalog[g.Pattern.Object].owner
+			e.Personal = st.catalog[g.Pattern.Object].owner
 		}
 		ended = append(ended, e)
 	}
@@ -287,7 +287,7 @@ func (o operator) RevokeGrants(ctx context.Context, req *operatorv1.RevokeGrants
 		if err := d.needAuth(ctx, st, needOfRevoking(gone, req.GetAll())); err != nil {
 			return change{}, err
 		}
-		return o.revocation(ctx, gone), nil
+		return o.revocation(ctx, st, gone), nil
 	})
 	if err != nil {
 		return nil, err

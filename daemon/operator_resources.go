@@ -477,7 +477,7 @@ func (o operator) RemoveResource(ctx context.Context, req *operatorv1.RemoveReso
 		since = f.created
 		gone := st.set.Exact(name)
 		response.RevokedGrantIds = grantIDs(gone)
-		c := o.removal(ctx, name, gone)
+		c := o.removal(ctx, st, name, gone)
 		c.after = func() { d.hub.listChanged() }
 		if req.GetPurge() {
 			remove := c.write
@@ -504,10 +504,10 @@ func (o operator) RemoveResource(ctx context.Context, req *operatorv1.RemoveReso
 }
 
 // removal removes a resource and the grants that go with it.
-func (o operator) removal(ctx context.Context, name string, gone []grants.Grant) change {
+func (o operator) removal(ctx context.Context, st *state, name string, gone []grants.Grant) change {
 	e := o.entry(ctx, kindResourceRemove)
 	e.ResourceID = name
-	revoke := o.revocation(ctx, gone)
+	revoke := o.revocation(ctx, st, gone)
 	return change{
 		effects: append([]*audit.Entry{e}, revoke.effects...),
 		write: func(tx *vault.Tx) error {

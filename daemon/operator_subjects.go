@@ -211,7 +211,7 @@ func (o operator) RemoveSubject(ctx context.Context, req *operatorv1.RemoveSubje
 		}
 		gone := st.set.GrantsOf(name)
 		response.RevokedGrantIds = grantIDs(st.seen(callerOf(ctx).UID, gone))
-		c := o.subjectRemoval(ctx, name, gone, st.set.ProfilesOf(name))
+		c := o.subjectRemoval(ctx, st, name, gone, st.set.ProfilesOf(name))
 		c.after = func() { d.hub.listChanged(name) }
 		return c, nil
 	})
@@ -227,10 +227,10 @@ func (o operator) RemoveSubject(ctx context.Context, req *operatorv1.RemoveSubje
 
 // subjectRemoval removes a subject with its grants and profiles, which must be
 // named: as many as it has.
-func (o operator) subjectRemoval(ctx context.Context, name string, gone []grants.Grant, profiles []grants.Profile) change {
+func (o operator) subjectRemoval(ctx context.Context, st *state, name string, gone []grants.Grant, profiles []grants.Profile) change {
 	e := o.entry(ctx, kindSubjectRemove)
 	e.SubjectID = name
-	revoke := o.revocation(ctx, gone)
+	revoke := o.revocation(ctx, st, gone)
 	effects := append([]*audit.Entry{e}, revoke.effects...)
 	for _, p := range profiles {
 		effects = append(effects, o.profileRemoval(ctx, p).effects...)
