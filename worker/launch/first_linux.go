@@ -259,7 +259,7 @@ func makeGrounds(around surroundings) error {
 		}
 		err := os.Mkdir(g.path, 0o700)
 		if err == nil && g.shared {
-			err = os.Chmod(g.path, 0o777|fs.ModeSticky) //nolint:gosec // G302: everyone's, as X makes it
+			err = os.Chmod(g.path, 0o777|fs.ModeSticky) // everyone's, as X makes it
 		}
 		switch {
 		case err == nil, errors.Is(err, fs.ErrExist):
