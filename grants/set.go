@@ -241,12 +241,17 @@ func (s *Set) filter(keep func(*Grant) bool) []Grant {
 }
 
 func sorted(found []Grant) []Grant {
-	slices.SortFunc(found, func(a, b Grant) int {
+	SortGrants(found)
+	return found
+}
+
+// SortGrants sorts a list by subject, capability and effect.
+func SortGrants(list []Grant) {
+	slices.SortFunc(list, func(a, b Grant) int {
 		return cmp.Or(
 			strings.Compare(a.Subject, b.Subject),
 			strings.Compare(a.Pattern.String(), b.Pattern.String()),
 			cmp.Compare(a.Effect, b.Effect),
 		)
 	})
-	return found
 }

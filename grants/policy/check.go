@@ -1,10 +1,8 @@
 package policy
 
 import (
-	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	"subjectbroker/grants"
 )
@@ -17,16 +15,6 @@ type key struct {
 }
 
 func keyOf(g *grants.Grant) key { return key{g.Subject, g.Pattern, g.Effect} }
-
-func sortGrants(list []grants.Grant) {
-	slices.SortFunc(list, func(a, b grants.Grant) int {
-		return cmp.Or(
-			strings.Compare(a.Subject, b.Subject),
-			strings.Compare(a.Pattern.String(), b.Pattern.String()),
-			cmp.Compare(a.Effect, b.Effect),
-		)
-	})
-}
 
 // checkGrants judges the grants against each other and against what they name,
 // which the document may say before or after them.

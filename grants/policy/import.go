@@ -51,7 +51,7 @@ func ImportSubjectBroker(data []byte, env Env) (*Document, *Report, error) {
 		return nil, nil, &Error{byLine(f.problems)}
 	}
 	d := f.document
-	sortGrants(d.Grants)
+	grants.SortGrants(d.Grants)
 	report := &Report{StorageRoot: f.root, Subjects: len(d.Subjects), Resources: len(d.Resources), Warnings: byLine(f.warnings)}
 	for _, g := range d.Grants {
 		if g.Effect == grants.Allow {

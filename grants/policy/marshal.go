@@ -145,7 +145,7 @@ func toolNodes(d *Document) (*yaml.Node, error) {
 
 func grantNodes(d *Document) (*yaml.Node, error) {
 	list := slices.Clone(d.Grants)
-	sortGrants(list)
+	grants.SortGrants(list)
 	n := &yaml.Node{Kind: yaml.SequenceNode}
 	for i := range list {
 		g := &list[i]

@@ -220,7 +220,7 @@ func anyDocument(t *rapid.T) *Document {
 			d.Grants = append(d.Grants, g)
 		}
 	}
-	sortGrants(d.Grants)
+	grants.SortGrants(d.Grants)
 	return d
 }
 

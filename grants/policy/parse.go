@@ -77,7 +77,7 @@ func parse(data []byte, env Env, lint bool) (*Document, []Problem, error) {
 	if lint { // the daemon must not wait for what only people read
 		p.lint()
 	}
-	sortGrants(p.document.Grants)
+	grants.SortGrants(p.document.Grants)
 	return p.document, byLine(p.warnings), nil
 }
 

@@ -136,7 +136,7 @@ func planGrants(current, want *Document) []Change {
 		held[keyOf(&current.Grants[i])] = &current.Grants[i]
 	}
 	list := slices.Clone(want.Grants)
-	sortGrants(list)
+	grants.SortGrants(list)
 	var changes []Change
 	for _, g := range list {
 		was, known := held[keyOf(&g)]
@@ -194,7 +194,7 @@ func planRemovals(current, want *Document) []Change {
 		wanted[keyOf(&want.Grants[i])] = true
 	}
 	list := slices.Clone(current.Grants)
-	sortGrants(list)
+	grants.SortGrants(list)
 	var changes []Change
 	for i := range list {
 		g := &list[i]
