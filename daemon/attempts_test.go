@@ -61,8 +61,7 @@ func TestWaits(t *testing.T) {
 func TestSessionsEndByThemselves(t *testing.T) {
 	p, other := &peer.Peer{}, &peer.Peer{}
 	wall, boot := time.Duration(0), time.Hour
-	clock := newClock(func() time.Time { return at("", 0, wall).now })
-	clock.boot = func() (string, time.Duration) { return "boot", boot }
+	clock := newClock(func() time.Time { return at("", 0, wall).now }, func() (string, time.Duration) { return "boot", boot })
 	ss := newSessions()
 	step := func(w, b time.Duration) { wall, boot = wall+w, boot+b }
 	has := func(what string, want bool) {

@@ -28,11 +28,14 @@ type reading struct {
 	behind bool // CLOCK_ROLLBACK: timed grants count as expired
 }
 
-func newClock(now func() time.Time) *clock {
+func newClock(now func() time.Time, boot func() (string, time.Duration)) *clock {
 	if now == nil {
 		now = time.Now
 	}
-	return &clock{now: now, boot: bootClock}
+	if boot == nil {
+		boot = bootClock
+	}
+	return &clock{now: now, boot: boot}
 }
 
 // raise lifts the high-water mark to what was recorded before this start.

@@ -51,6 +51,8 @@ type Config struct {
 	UseLogFormat func(format string)
 	// Now is the wall clock; nil: time.Now.
 	Now func() time.Time
+	// Boot is the boot clock, with the id of the boot; nil: the machine's.
+	Boot func() (id string, since time.Duration)
 	// Ready is called once the sockets listen; nil: nothing.
 	Ready func()
 	// Stopping is called when the daemon begins to stop, with the reason, which
@@ -210,7 +212,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d := &Daemon{
 		home: cfg.Home, socketDir: cfg.SocketDir, version: cfg.Version, logger: cfg.Logger,
 		maxContent: settings.maxContent, segmentSize: settings.segmentSize,
-		clock: newClock(cfg.Now), runs: newRuns(), launches: newLaunches(), hub: newHub(), keychild: cfg.keychild(),
+		clock: newClock(cfg.Now, cfg.Boot), runs: newRuns(), launches: newLaunches(), hub: newHub(), keychild: cfg.keychild(),
 		wanting: make(chan struct{}, 1), failed: make(chan error, 1),
 	}
 	d.life, d.endLife = context.WithCancel(context.Background())

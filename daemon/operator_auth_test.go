@@ -342,27 +342,47 @@ func TestPassphraseChanges(t *testing.T) {
 	known, err := c.GetOperator(t.Context(), &operatorv1.GetOperatorRequest{})
 	must(t, err)
 	equal(t, "a passphrase is set", known.GetPassphrase(), false)
+	var entries []string
 	for _, e := range d.Entries("operator.passphrase") {
-		equal(t, "an entry's decision", e.Decision != "", true)
+		entries = append(entries, strings.TrimSpace(e.Action+" "+e.Decision+" "+e.Cause))
 	}
+	const invalid, denied = "set-passphrase error", "set-passphrase deny OPERATOR_AUTH_REQUIRED"
+	equal(t, "entries", strings.Join(entries, "\n"), strings.Join([]string{
+		invalid, invalid, invalid, invalid, "set allow", denied, denied, "change allow", denied, "change allow", denied, "remove allow",
+	}, "\n"))
 }
 
 // Wrong passphrases are entries, are counted in the vault before anybody is told,
 // and make the next one wait.
 func TestWrongPassphrases(t *testing.T) {
-	d := daemontest.Start(t)
+	clock := newClock()
+	begin := clock.Now()
+	d := daemontest.StartWith(t, daemontest.Options{
+		Now: clock.Now, Boot: func() (string, time.Duration) { return "boot", time.Hour + clock.Now().Sub(begin) },
+	})
 	d.Authenticate()
-	try := func(passphrase string) string {
+	waits := func() time.Duration {
 		t.Helper()
-		eventually(t, "the wait to be over", func() bool {
-			known, err := d.Operator().GetOperator(t.Context(), &operatorv1.GetOperatorRequest{})
-			return err == nil && known.GetWaitMs() == 0
-		})
+		known, err := d.Operator().GetOperator(t.Context(), &operatorv1.GetOperatorRequest{})
+		must(t, err)
+		return time.Duration(known.GetWaitMs()) * time.Millisecond
+	}
+	open := func(passphrase string) string {
+		t.Helper()
 		_, err := anotherOperator(t, d).OpenSession(t.Context(), &operatorv1.OpenSessionRequest{Passphrase: []byte(passphrase)})
 		if e := wire.FromError(err); e != nil {
 			return string(e.Reason) + ": " + e.Message
 		}
 		return "ALLOWED"
+	}
+	try := func(passphrase string) string {
+		t.Helper()
+		if wait := waits(); wait > 0 {
+			clock.step(wait - time.Millisecond)
+			equal(t, "a try just before the end of the wait", open(passphrase), "RATE_LIMITED: after a wrong passphrase the next try has to wait 1 second")
+			clock.step(time.Millisecond)
+		}
+		return open(passphrase)
 	}
 	equal(t, "the first wrong one", try("wrong one"), "ACCESS_DENIED: the passphrase is wrong; the next try has to wait 1 second")
 	equal(t, "the second", try(strings.Repeat("x", 2000)), "ACCESS_DENIED: the passphrase is wrong; the next try has to wait 2 seconds")
@@ -382,7 +402,9 @@ func TestWrongPassphrases(t *testing.T) {
 	for _, e := range d.Entries("operator.auth") {
 		counts[e.Decision+" "+e.Cause]++
 	}
-	if counts["deny WRONG_PASSPHRASE"] != 4 || counts["allow "] < 2 || counts["deny TOO_SOON"] < 3 {
+	// One session was opened at the beginning, one in the end. Three waits were tried
+	// just before their end, and the last one three times more.
+	if counts["deny WRONG_PASSPHRASE"] != 4 || counts["allow "] != 2 || counts["deny TOO_SOON"] != 3+3 {
 		t.Errorf("the log has %v", counts)
 	}
 }

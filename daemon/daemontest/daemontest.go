@@ -62,6 +62,8 @@ type Options struct {
 
 	// Now is the daemon's clock; nil: time.Now. Only for Start.
 	Now func() time.Time
+	// Boot is its boot clock; nil: the machine's. Only for Start.
+	Boot func() (id string, since time.Duration)
 	// Keychild is the program that is asked for the keychain; empty: one that is
 	// not there. Only for Start.
 	Keychild string

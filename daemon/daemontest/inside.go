@@ -39,7 +39,7 @@ func startInside(d *Daemon) engine {
 	config := daemon.Config{
 		Home: d.Home, SocketDir: d.options.SocketDir, KeySource: d.options.KeySource, WaitKey: d.options.WaitKey,
 		Self: keychild, KeychildArg: "keysource-child", Version: Version,
-		Logger: slog.New(slog.NewJSONHandler(d.messages, nil)), Now: d.options.Now,
+		Logger: slog.New(slog.NewJSONHandler(d.messages, nil)), Now: d.options.Now, Boot: d.options.Boot,
 		Ready: func() { close(ready) },
 	}
 	alive.Add(1)
