@@ -1,8 +1,11 @@
 package daemon
 
 import (
+	"context"
+	"fmt"
 	"os/exec"
 	"testing"
+	"time"
 
 	"subjectbroker/daemon/peer"
 )
@@ -66,6 +69,41 @@ func TestProve(t *testing.T) {
 	_, _ = cmd.Process.Wait()
 	if got := prove(row, boot).state(); got != "ended" {
 		t.Errorf("after its end it is %s", got)
+	}
+}
+
+// The process of an unproven launch is held until the launch ends, and that of one
+// that is proven until the process does.
+func TestFollowLetsGo(t *testing.T) {
+	for _, unproven := range []bool{true, false} {
+		t.Run(fmt.Sprintf("unproven %v", unproven), func(t *testing.T) {
+			cmd := exec.Command("sleep", "1000")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			held, err := peer.Hold(int32(cmd.Process.Pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := &Daemon{launches: newLaunches()}
+			d.life, d.endLife = context.WithCancel(t.Context())
+			l := newLaunch(someLaunch, held)
+			l.unproven = unproven
+			d.launches.add(l)
+			d.launches.end(l, time.Unix(1, 0), causeTreeEnded)
+			if !unproven {
+				d.endLife()
+			}
+			if gone := d.awaitTree(l); gone != unproven {
+				t.Errorf("it is not waited for any more: %v", gone)
+			}
+			d.launches.close()
+			if l.alive() {
+				t.Error("the process is held after the close")
+			}
+			d.endLife()
+		})
 	}
 }
 
