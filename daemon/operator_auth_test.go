@@ -421,3 +421,51 @@ func TestPassphrasesAreNotInTheLog(t *testing.T) {
 		}
 	}
 }
+
+// What a program asks by itself keeps no session open; what a person asks does.
+func TestPollingKeepsNoSession(t *testing.T) {
+	clock := newClock()
+	d := daemontest.StartWith(t, daemontest.Options{Now: clock.Now})
+	d.Authenticate()
+	c := d.Operator()
+	has := func() bool {
+		t.Helper()
+		known, err := c.GetOperator(t.Context(), &operatorv1.GetOperatorRequest{})
+		must(t, err)
+		return known.GetSession()
+	}
+	for range 3 {
+		clock.step(14 * time.Minute)
+		_, err := c.ListSubjects(t.Context(), &operatorv1.ListSubjectsRequest{})
+		must(t, err)
+		equal(t, "while a person asks", has(), true)
+	}
+	for range 14 {
+		clock.step(time.Minute)
+		_, err := c.Status(t.Context(), &operatorv1.StatusRequest{})
+		must(t, err)
+		equal(t, "while a program asks, at first", has(), true)
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err = c.WatchEvents(ctx, &operatorv1.WatchEventsRequest{})
+		must(t, err)
+		cancel()
+	}
+	clock.step(time.Minute)
+	equal(t, "after a quarter of an hour", has(), false)
+}
+
+// Timed grants come back when the clock is confirmed.
+func TestConfirmingTheClockNeedsASession(t *testing.T) {
+	d := world(t)
+	confirm := func(c operatorv1.OperatorServiceClient) string {
+		_, err := c.ConfirmClock(t.Context(), &operatorv1.ConfirmClockRequest{})
+		return outcome(err)
+	}
+	equal(t, "before a tier is raised", confirm(anotherOperator(t, d)), "ALLOWED")
+	setTier(d, "high", "bound")
+	equal(t, "without a session", confirm(anotherOperator(t, d)), unlockFirst)
+	equal(t, "with one", confirm(d.Operator()), "ALLOWED")
+	d.Lock()
+	equal(t, "while locked", confirm(d.Operator()), "VAULT_LOCKED")
+	d.Unlock()
+}
