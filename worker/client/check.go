@@ -184,6 +184,14 @@ func checkPeer(conn *net.UnixConn, places Places, socket string, owner int) erro
 	if who.uid != owner && (who.uid != 0 || owner == os.Geteuid()) {
 		return refuse("uid %d listens at %s, which belongs to uid %d", who.uid, socket, owner)
 	}
+	// Whoever runs the daemon of another uid cannot be in a launch of ours, and
+	// checkForeign has found that nobody of ours can replace its sockets. With pid
+	// 0 it is we who are in one.
+	if who.pid != 0 && owner == os.Geteuid() {
+		if err := checkNamespace(conn, who.pid); err != nil {
+			return refuse("process %d listens at %s, and may not be the daemon: %v", who.pid, socket, err)
+		}
+	}
 	if who.pid == 0 || places.HomeUnknown || activated(who.pid) || owner != os.Geteuid() {
 		return nil // no pid to compare, or no lock to compare it with
 	}
