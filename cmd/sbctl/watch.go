@@ -175,7 +175,7 @@ type liveScreen struct {
 	model    screen.Model
 	status   *operatorv1.StatusResponse
 	operator *operatorv1.GetOperatorResponse // nil where the daemon does not tell
-	rests    time.Time                       // when the session ends without another call; zero when not known
+	rests    time.Time                       // when the session ends unless a person acts; zero when not known
 	denials  []*operatorv1.DenialGroup
 	recent   []string
 }
@@ -227,15 +227,11 @@ func (l *liveScreen) load(ctx context.Context) error {
 	return l.refresh(ctx)
 }
 
-// askOperator asks whether there is a session, and reckons when it ends if nothing
-// is asked any more.
+// askOperator asks whether there is a session. That keeps none open.
 func (l *liveScreen) askOperator(ctx context.Context) {
 	l.operator = nil
 	if state, err := l.app.operatorState(ctx, "watching"); err == nil {
 		l.operator = state
-	}
-	if l.app.idle > 0 {
-		l.rests = l.app.now().Add(l.app.idle)
 	}
 }
 
@@ -312,6 +308,9 @@ func (l *liveScreen) do(ctx context.Context, action screen.Action) {
 		_, err = call(ctx, l.app, "ending the session", &operatorv1.CloseSessionRequest{}, operatorv1.OperatorServiceClient.CloseSession)
 	case screen.End:
 		_, err = call(ctx, l.app, "ending", &operatorv1.EndRunRequest{RunId: action.RunID}, operatorv1.OperatorServiceClient.EndRun)
+	}
+	if l.app.idle > 0 { // a session ends when a person has asked nothing for as long
+		l.rests = l.app.now().Add(l.app.idle)
 	}
 	if shown := l.refresh(ctx); err == nil {
 		err = shown

@@ -347,6 +347,7 @@ const (
 	causeNoRun           cause = "NO_RUN"
 	causeTooManyRuns     cause = "TOO_MANY_RUNS"
 	causeAPI             cause = "API_UNSUPPORTED"
+	causeStarterUnknown  cause = "STARTER_UNKNOWN"
 	causeLocked          cause = "VAULT_LOCKED"
 )
 
@@ -382,6 +383,7 @@ func withMeaning(code string) string {
 		causeNoRun:           "its connection has no such run",
 		causeTooManyRuns:     "too many runs are open",
 		causeAPI:             "its shim speaks another version of the protocol: restart the agent",
+		causeStarterUnknown:  "the guard cannot see which process started its shim",
 		causeLocked:          "the vault was locked",
 	}[cause(code)]
 	if meaning == "" {
