@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -58,8 +59,9 @@ func build(v *view, nested nesting, mark Marker) error {
 		return nil
 	}
 	b := &builder{view: v, nested: nested}
-	// Slave: what is unmounted outside goes away inside too, never the reverse.
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+	// Private: what is mounted outside later, the home at another place maybe, must
+	// not appear inside, where nobody looks any more.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return missing("mounts in a user namespace", mountHint, err)
 	}
 	// Everything that will be shown again is taken in hand before it is covered.
@@ -74,6 +76,8 @@ func build(v *view, nested nesting, mark Marker) error {
 	b.noDevices()
 	if v.sandbox {
 		b.newRoot(places)
+	} else {
+		b.pin()
 	}
 	b.cover(nulls)
 	b.run(kept, mark)
@@ -148,6 +152,32 @@ func (b *builder) cloneAll(places []place) map[string]*clone {
 		}
 	}
 	return clones
+}
+
+// pin makes mounts of the directories above the broker's home and its sockets
+// that this uid could rename: moving one would put another home in the place of
+// the true one, outside too. A mount cannot be moved away.
+func (b *builder) pin() {
+	pinned := map[string]bool{}
+	for _, path := range []string{b.view.home, b.view.broker} {
+		for _, dir := range parents(path) {
+			if pinned[dir] || unix.Access(filepath.Dir(dir), unix.W_OK) != nil {
+				continue
+			}
+			pinned[dir] = true
+			b.attach(b.clone(dir, false), dir)
+		}
+	}
+}
+
+// parents are the directories that path lies in, from the top, without the root.
+func parents(path string) []string {
+	var dirs []string
+	for dir := filepath.Dir(path); dir != "/" && dir != "."; dir = filepath.Dir(dir) {
+		dirs = append(dirs, dir)
+	}
+	slices.Reverse(dirs)
+	return dirs
 }
 
 // attach puts a clone where the tree has path, making the way there. A clone

@@ -328,6 +328,9 @@ func (f *firstProcess) fork(program, dir string, order run, files [3]uintptr) (p
 	if err := restrictThread(rules); err != nil {
 		return 0, err
 	}
+	if err := filterCalls(); err != nil {
+		return 0, err
+	}
 	if rules >= 0 {
 		unix.Close(rules)
 	}

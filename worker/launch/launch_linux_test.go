@@ -49,6 +49,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "run":
 			syscall.Exit(standIn())
+		case "calls":
+			syscall.Exit(tryCalls())
 		case "starve":
 			syscall.Exit(starve())
 		case "connect":
@@ -559,61 +561,6 @@ func TestInside(t *testing.T) {
 			}
 		}
 	})
-}
-
-// What is unmounted outside goes away inside, so that a tree keeps no disk busy
-// and sees no old content.
-func TestUnmountReachesInside(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("suite left out: unmounting outside: it needs root")
-	}
-	w := newWorld(t, 0)
-	point := filepath.Join(w.base, "mounted")
-	if err := os.Mkdir(point, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("tmpfs", point, "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { syscall.Unmount(point, syscall.MNT_DETACH) })
-	// Events travel between mounts whose parents are shared; the machine's root is
-	// so under systemd, and need not be here.
-	if err := syscall.Mount("", point, "", syscall.MS_SHARED, ""); err != nil {
-		t.Fatal(err)
-	}
-	inner := filepath.Join(point, "inner")
-	if err := os.Mkdir(inner, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mount("tmpfs", inner, "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { syscall.Unmount(inner, syscall.MNT_DETACH) })
-	if err := os.WriteFile(filepath.Join(inner, "file"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	cmd := w.launch(w.config(), "sh", "-c", `test -e "$BASE/mounted/inner/file" && echo ready; read -r line; test -e "$BASE/mounted/inner/file" && exit 8; exit 0`)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "ready\n" {
-		t.Fatalf("%q %v", line, err)
-	}
-	if err := syscall.Unmount(inner, 0); err != nil {
-		t.Fatalf("unmounting outside: %v", err)
-	}
-	in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error("it is still there inside:", err)
-	}
 }
 
 func TestExitCodes(t *testing.T) {
