@@ -462,6 +462,77 @@ func TestLaunchDiscloses(t *testing.T) {
 	equal(t, "grants that this needed", len(d.Grants("worker")), 0)
 }
 
+// A file that is pinned by its path may have grown: what is handed over is counted
+// as it is, and the log does not say that what did not fit was.
+func TestLaunchDisclosesNoMoreThanFits(t *testing.T) {
+	d := daemontest.Start(t)
+	d.AddSubject("worker")
+	dir := daemontest.NewHome(t)
+	var names []string
+	for i := range 5 {
+		name := fmt.Sprintf("file%d", i)
+		path := filepath.Join(dir, name)
+		write(t, path, "small")
+		d.AddFile(name, path, "path")
+		write(t, path, strings.Repeat("x", 1<<20))
+		names = append(names, name)
+	}
+	tree := daemontest.NewTree(t, daemontest.TreeOptions{Places: d.Places})
+	request := tree.Request("worker", daemontest.TreeOptions{})
+	request.Disclose = names
+	_, err := d.Operator().OpenLaunch(t.Context(), request)
+	equal(t, "the reason", daemontest.Reason(err), wire.ResourceTooLarge)
+	disclosed := d.Entries("launch.disclose")
+	refused := disclosed[len(disclosed)-1]
+	equal(t, "of what did not fit", fmt.Sprint(refused.Disclosed, refused.Decision, refused.ReasonCode), "errorRESOURCE_TOO_LARGE")
+	request.Disclose = names[:3]
+	opened, err := d.Operator().OpenLaunch(t.Context(), request)
+	must(t, err)
+	equal(t, "contents that fit", len(opened.GetContents()), 3)
+}
+
+// Launches are an ordinary uid's, and these tests run as root where they run for
+// everybody: here some run once more as nobody in particular.
+func TestLaunchOfAnOrdinaryUID(t *testing.T) {
+	daemontest.NeedRoot(t, "ordinary uid")
+	setpriv, err := exec.LookPath("setpriv")
+	if err != nil {
+		daemontest.LeaveOut(t, "ordinary uid", "setpriv is not installed")
+	}
+	const uid = 65534
+	home := daemontest.NewHome(t)
+	program, tmp := filepath.Join(home, "test"), filepath.Join(home, "tmp")
+	image, err := os.ReadFile(self(t))
+	must(t, err)
+	must(t, os.WriteFile(program, image, 0o700))
+	must(t, os.Mkdir(tmp, 0o700))
+	for _, path := range []string{home, program, tmp} {
+		must(t, os.Chown(path, uid, uid))
+	}
+	names := []string{
+		"TestLaunchDecidesTheSubject", "TestLaunchIsNoOperator", "TestLaunchIsProbed", "TestLaunchIsInAWorkspace", "TestLaunchDiscloses",
+		"TestLaunchEnds", "TestLaunchGoesOnThroughAStop",
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*daemontest.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", "--",
+		program, "-test.v", "-test.run=^("+strings.Join(names, "|")+")$")
+	cmd.Dir, cmd.Env = home, []string{"HOME=" + home, "TMPDIR=" + tmp, "PATH=" + os.Getenv("PATH")}
+	said, err := cmd.CombinedOutput()
+	if _, why, left := strings.Cut(string(said), "suite left out: launch: "); left {
+		why, _, _ = strings.Cut(why, "\n")
+		daemontest.LeaveOut(t, "launch", "as an ordinary uid: "+why)
+	}
+	if err != nil {
+		t.Errorf("%v:\n%s", err, said)
+	}
+	for _, name := range names {
+		if !strings.Contains(string(said), "--- PASS: "+name+" ") {
+			t.Errorf("%s did not pass", name)
+		}
+	}
+}
+
 // What ends a launch ends everything in it: its streams at once, its processes,
 // and its row.
 func TestLaunchEnds(t *testing.T) {

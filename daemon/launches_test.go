@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +34,44 @@ func TestLaunchThatEndedFirst(t *testing.T) {
 	ls.add(newLaunch(other, peer.Held{}))
 	if _, open := ls.get("other"); !open {
 		t.Error("one that has not ended is not open")
+	}
+}
+
+// What a launch needs is judged before anything is disclosed for it, and in the
+// words of the operator.
+func TestMayLaunch(t *testing.T) {
+	d := &Daemon{launches: newLaunches()}
+	for _, c := range []struct {
+		name   string
+		change func(*state, *grants.Subject)
+		want   string // in the refusal; empty: it may
+	}{
+		{"as it should be", func(*state, *grants.Subject) {}, ""},
+		{"another subject", func(_ *state, s *grants.Subject) { s.Name = "other" }, "no subject is named worker"},
+		{"a disabled one", func(_ *state, s *grants.Subject) { s.Disabled = true }, "worker is disabled"},
+		{"one that needs more", func(_ *state, s *grants.Subject) { s.MinTier = grants.Sandboxed }, "worker needs the tier sandboxed, and this would be bound"},
+		{"as many as there may be", func(st *state, _ *grants.Subject) {
+			for i := range maxLaunches {
+				st.launches[fmt.Sprint(i)] = launchRow{}
+			}
+		}, "256 launches are open"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			st, subject := newState(), grants.Subject{Name: "worker", Created: someLaunch.born}
+			c.change(st, &subject)
+			if err := st.set.PutSubject(subject); err != nil {
+				t.Fatal(err)
+			}
+			row := someLaunch
+			row.profile, row.tier = "", grants.Bound
+			born, err := d.mayLaunch(st, row)
+			if err == nil && c.want != "" || err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("it says %v, want %q", err, c.want)
+			}
+			if err == nil && !born.Equal(someLaunch.born) {
+				t.Errorf("its subject is of %v", born)
+			}
+		})
 	}
 }
 
