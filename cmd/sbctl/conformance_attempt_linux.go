@@ -58,10 +58,10 @@ func open() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) }
 
 // untilEOF waits until whoever started this lets go of our standard input.
 func untilEOF(ctx context.Context, a *app) error {
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
 	go func() {
-		_, err := io.Copy(io.Discard, a.stdin)
-		ended <- err
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, a.stdin)
 	}()
 	select {
 	case <-ended:

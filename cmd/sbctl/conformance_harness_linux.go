@@ -325,6 +325,7 @@ func (h *harness) victim(ctx context.Context, kind string, key *os.File) (p mach
 func (h *harness) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = h.work(), h.environment(), stopPatience
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the person's terminal is not for it to ask on
 	return cmd
 }
 
@@ -872,7 +873,7 @@ func (h *harness) outlives(ctx context.Context, tier, what string, kill bool) (b
 			return false, err
 		}
 	}
-	<-ended
+	_ = <-ended // killed, or as it liked
 	limit := endPatience
 	if tier == tierCooperative || h.unprotected {
 		limit = stillThere
@@ -965,7 +966,7 @@ func (h *harness) ended(ctx context.Context, supported bool) error {
 		return err
 	}
 	_, err = reader.ReadString('\n')
-	<-ended
+	_ = <-ended // ended from outside
 	h.expect(layerHarness, "bound.ended", errors.Is(err, io.EOF), "the operator's word ends a launch and every process in it, one left behind by its parents as well")
 	return nil
 }

@@ -91,6 +91,15 @@ func TestConformance(t *testing.T) {
 		t.Run("uid"+strconv.Itoa(uid), func(t *testing.T) {
 			t.Parallel()
 			cmd, temporary := conformanceAs(t, programs, uid)
+			// There is a terminal, on which nothing may be asked: nobody would answer.
+			master, slave, err := openTerminal()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer master.Close()
+			defer slave.Close()
+			cmd.ExtraFiles = []*os.File{slave}
+			cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty, cmd.SysProcAttr.Ctty = true, true, 3
 			var said bytes.Buffer
 			cmd.Stderr = &said
 			out, err := cmd.Output()

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"subjectbroker/cmd/sbctl/internal/stdiomcp"
@@ -165,6 +166,7 @@ func (s *stage) sbctlWith(ctx context.Context, passphrase string, args ...string
 	}
 	process := exec.CommandContext(ctx, self, args...)
 	process.Env = s.environment()
+	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the person's terminal is not for it to ask on
 	var said bytes.Buffer
 	process.Stdout, process.Stderr = &said, &said
 	process.WaitDelay = stopPatience
