@@ -77,13 +77,16 @@ func start(ctx context.Context, cfg Config, trial bool) (*Tree, error) {
 		}
 	}
 
+	stdio := [3]*os.File{orStd(cfg.Stdin, os.Stdin), orStd(cfg.Stdout, os.Stdout), orStd(cfg.Stderr, os.Stderr)}
+	if err := checkStdio(cfg, stdio); err != nil {
+		return nil, err
+	}
 	control, theirs, err := pair()
 	if err != nil {
 		return nil, err
 	}
 	t := &Tree{
-		control: control, loose: given.Nested != outermost, gone: make(chan struct{}), signals: make(chan os.Signal, 32),
-		stdio: [3]*os.File{orStd(cfg.Stdin, os.Stdin), orStd(cfg.Stdout, os.Stdout), orStd(cfg.Stderr, os.Stderr)},
+		control: control, loose: given.Nested != outermost, gone: make(chan struct{}), signals: make(chan os.Signal, 32), stdio: stdio,
 	}
 	for sig := range handedOn {
 		if !signal.Ignored(sig) {
