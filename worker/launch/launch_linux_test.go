@@ -964,10 +964,15 @@ func TestWorkspaceIsRefused(t *testing.T) {
 	if err := os.Symlink(w.home, up); err != nil {
 		t.Fatal(err)
 	}
+	odd := filepath.Join(w.base, "other", "\xff")
+	if err := os.Mkdir(odd, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	tests := []struct {
 		workspace string
 		refused   bool
 	}{
+		{odd, true},
 		{w.broker, true},
 		{w.home, true},
 		{filepath.Join(w.broker, "run"), true},

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -394,6 +395,9 @@ func (v *view) findWorkspace(cfg Config, all []mount) error {
 	}
 	if resolved == "/" {
 		return refuse("the workspace must not be the whole file system")
+	}
+	if !utf8.ValidString(resolved) { // nor could the daemon be told, nor a launch inside of this one
+		return refuse("the path of the workspace, %q, is not UTF-8", resolved)
 	}
 	for _, top := range ownTops {
 		if within(resolved, top) {
