@@ -873,7 +873,7 @@ func (h *harness) outlives(ctx context.Context, tier, what string, kill bool) (b
 			return false, err
 		}
 	}
-	_ = <-ended // killed, or as it liked
+	<-ended //nolint:errcheck // killed, or as it liked
 	limit := endPatience
 	if tier == tierCooperative || h.unprotected {
 		limit = stillThere
@@ -966,7 +966,7 @@ func (h *harness) ended(ctx context.Context, supported bool) error {
 		return err
 	}
 	_, err = reader.ReadString('\n')
-	_ = <-ended // ended from outside
+	<-ended //nolint:errcheck // ended from outside
 	h.expect(layerHarness, "bound.ended", errors.Is(err, io.EOF), "the operator's word ends a launch and every process in it, one left behind by its parents as well")
 	return nil
 }
