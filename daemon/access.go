@@ -272,13 +272,22 @@ func (d *Daemon) needStill(ctx context.Context, st *state) error {
 // needAuth refuses a call whose need is not met by who makes it. The caller holds
 // changing.mu, and not mu.
 func (d *Daemon) needAuth(ctx context.Context, st *state, n need) error {
-	if n.now(st) == nothing || d.authenticated(callerOf(ctx)) {
+	return d.demand(ctx, n.now(st))
+}
+
+// demand refuses a call that needs an authenticated operator and has none.
+func (d *Daemon) demand(ctx context.Context, now need) error {
+	if now == nothing || d.authenticated(callerOf(ctx)) {
 		return nil
 	}
 	if err := d.needUnlocked(); err != nil {
 		return err
 	}
-	return d.demand()
+	known, err := d.recognise()
+	if err != nil {
+		return err
+	}
+	return d.unauthenticated(known.verifier != nil)
 }
 
 // onItsWord decides for what the operator is handed on its word: whether the need
@@ -295,6 +304,17 @@ func (d *Daemon) onItsWord(ctx context.Context) func(grants.Capability) grants.D
 		}
 		return grants.Decision{Outcome: grants.Denied, Reason: grants.ReasonAccessDenied, Cause: causeAuthRequired}
 	}
+}
+
+// notHanded is why the operator was not handed content, where nothing was wrong
+// with that.
+func (d *Daemon) notHanded(ctx context.Context, reason wire.Reason) error {
+	if reason == wire.AccessDenied { // a tier was raised, or the session ended, meanwhile
+		if err := d.meets(ctx, fixed(whenRaised), nil); err != nil {
+			return err
+		}
+	}
+	return wire.Deny(reason)
 }
 
 // authenticated reports whether whoever is at the other end of a connection was
@@ -374,16 +394,7 @@ func (d *Daemon) meets(ctx context.Context, row func(*state, any) need, req any)
 	st.mu.RLock()
 	n := row(st, req).now(st)
 	st.mu.RUnlock()
-	return d.needAuth(ctx, st, n)
-}
-
-// demand refuses a call for want of an authenticated operator.
-func (d *Daemon) demand() error {
-	known, err := d.recognise()
-	if err != nil {
-		return err
-	}
-	return d.unauthenticated(known.verifier != nil)
+	return d.demand(ctx, n)
 }
 
 // now is what is left of a need as things are; all of it while the vault is

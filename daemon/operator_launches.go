@@ -302,10 +302,8 @@ func (o operator) disclose(ctx context.Context, l *launch, name string, room int
 	e.LaunchID, e.SubjectID, e.Tier, e.ProfileID = l.id, l.subject, l.tier.String(), l.profile
 	a := ask{
 		entry: *e, peer: p, capability: "read:" + name,
-		decide: func(grants.Capability) grants.Decision {
-			return grants.Decision{Outcome: grants.Allowed, Reason: grants.ReasonAllowed}
-		},
-		over: func() bool { return !p.Alive() || !l.alive() },
+		decide: d.onItsWord(ctx),
+		over:   func() bool { return !p.Alive() || !l.alive() },
 	}
 	var openErr error
 	open := d.openContent(ctx, name, 0)
@@ -327,7 +325,7 @@ func (o operator) disclose(ctx context.Context, l *launch, name string, room int
 		if words := storeWords(name, openErr); openErr != nil && words != openErr { //nolint:errorlint // identity: was it put into words?
 			return nil, words
 		}
-		return nil, wire.Deny(got.reason)
+		return nil, d.notHanded(ctx, got.reason)
 	}
 	return got.content, nil
 }

@@ -185,10 +185,7 @@ func (o operator) GetSecret(ctx context.Context, req *operatorv1.GetSecretReques
 		if words := storeWords(name, openErr); openErr != nil && words != openErr { //nolint:errorlint // identity: was it put into words?
 			return nil, words
 		}
-		if err := d.meets(ctx, fixed(whenRaised), nil); err != nil && got.reason == wire.AccessDenied {
-			return nil, err // a tier was raised meanwhile
-		}
-		return nil, wire.Deny(got.reason)
+		return nil, d.notHanded(ctx, got.reason)
 	}
 	return &operatorv1.GetSecretResponse{Name: name, Content: got.content, Kind: got.kind, Version: got.version}, nil
 }
