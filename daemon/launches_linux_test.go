@@ -127,7 +127,7 @@ func TestLaunchIsProbed(t *testing.T) {
 		t.Cleanup(func() { _ = os.Remove(tmux) })
 	}
 	work, elsewhere := daemontest.NewHome(t), daemontest.NewHome(t)
-	twice := daemontest.NewHome(t)
+	twice, layer := daemontest.NewHome(t), daemontest.NewHome(t)
 	below := filepath.Join(work, "below")
 	must(t, os.Mkdir(below, 0o700))
 	for _, c := range []struct {
@@ -150,6 +150,7 @@ func TestLaunchIsProbed(t *testing.T) {
 		{"a folder beside its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: elsewhere, At: elsewhere}}}, "a closed view"},
 		{"another folder in the place of its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: elsewhere, At: work}}}, "a closed view: " + work},
 		{"another folder in its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: elsewhere, At: below}}}, "a closed view: " + below},
+		{"a layer whose files are elsewhere", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: layer, At: below, Layer: true}}}, "a closed view: " + below},
 		{"the same folder in its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: below, At: below}}}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -178,6 +179,20 @@ func TestLaunchIsProbed(t *testing.T) {
 
 func refusedLaunches(d *daemontest.Daemon) []verify.Entry {
 	return slices.DeleteFunc(d.Entries("launch.open"), func(e verify.Entry) bool { return e.Decision == "allow" })
+}
+
+// For root a sandbox that could give orders to the kernel is none.
+func TestLaunchOfRootIsProbed(t *testing.T) {
+	daemontest.NeedRoot(t, "orders to the kernel")
+	d := daemontest.Start(t)
+	d.AddSubject("worker")
+	options := daemontest.TreeOptions{Places: d.Places, Workspace: daemontest.NewHome(t), OpenProc: true}
+	tree := daemontest.NewTree(t, options)
+	_, err := d.Operator().OpenLaunch(t.Context(), tree.Request("worker", options))
+	equal(t, "the reason", daemontest.Reason(err), wire.PlatformUnsupported)
+	if !strings.Contains(fmt.Sprint(err), "a closed view: /proc/sys") {
+		t.Errorf("it says %v", err)
+	}
 }
 
 // The tier is what was found, not what was asked for: a workspace that says that

@@ -53,8 +53,8 @@ func (o object) same(other object) bool { return o.dev == other.dev && o.ino == 
 // probeView looks at the tree of a first process that waits, and refuses it in
 // words for the first piece of its tier that does not hold. It sees mounts and
 // namespaces; a Landlock ruleset cannot be seen from outside and is not counted.
-// parent is the process that started it. That the first process, which is sbctl, does not undo afterwards what it has
-// shown is not probed: the operator runs it.
+// That the first process, which is sbctl, does not undo afterwards what it has
+// shown is not probed: the operator runs it. parent is the process that started it.
 func (d *Daemon) probeView(l launchRow, ns peer.Namespaces, parent int32) error {
 	v, err := openView(l.pid, parent)
 	if err != nil {
@@ -70,6 +70,9 @@ func (d *Daemon) probeView(l launchRow, ns peer.Namespaces, parent int32) error 
 	}
 	if l.workspace != "" {
 		probes = append(probes, func() error { return v.probeWorkspace(l.workspace, d.ownPlaces()) }, func() error { return v.probeClosed(l.workspace) })
+		if l.uid == 0 {
+			probes = append(probes, v.probeOrders)
+		}
 	}
 	if l.noNet {
 		probes = append(probes, func() error { return v.probeNet(ns.Net) })
@@ -519,6 +522,25 @@ func (v *view) probeClosed(workspace string) error {
 			}
 		}
 		return unsupported("a closed view: %s can be written", m.point)
+	}
+	return nil
+}
+
+// orders are the places in /proc where uid 0 gives orders to the kernel without any
+// capability.
+var orders = []string{"sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"}
+
+// probeOrders makes sure that a tree of uid 0 writes to none of them.
+func (v *view) probeOrders() error {
+	for _, name := range orders {
+		path := "/proc/" + name
+		o, there, err := v.lookup(path)
+		if err != nil {
+			return err
+		}
+		if there && !slices.ContainsFunc(v.tree, func(m mount) bool { return m.id == o.mountID && m.ro }) {
+			return unsupported("a closed view: %s can be written", path)
+		}
 	}
 	return nil
 }
