@@ -49,9 +49,9 @@ func judgeOperator(state *operatorv1.GetOperatorResponse, demands []string) []pr
 		p.Summary += "; the uid " + uids + " is an operator without it"
 	}
 	if len(demands) > 0 {
-		p.Summary += "; as " + strings.Join(demands, ", and ") + ", so do disclosing and granting verbs"
+		p.Summary += "; as " + strings.Join(demands, ", and ") + ", so do disclosing and granting verbs, and launches of such subjects"
 		if !state.GetPassphrase() && !others {
-			p.Status, p.Summary = probeFail, "no passphrase is set, and "+strings.Join(demands, ", and ")+": nothing that discloses or grants can be done"
+			p.Status, p.Summary = probeFail, "no passphrase is set, and "+strings.Join(demands, ", and ")+": nothing that discloses or grants can be done, and no launch of such a subject be started"
 		}
 	} else if p.Status == probeOK {
 		p.Summary += "; nothing else asks, as no subject demands more than cooperative"

@@ -52,8 +52,9 @@ What CMD sees:
   and the sockets of systemd, tmux, screen, docker, podman, X11, ssh and gpg
   agents are not there. /dev has null, zero, full, random, urandom, tty and
   terminals, and no other device (fuse, dri, kvm); /run has what names of hosts
-  need; /sys is read-only. Programs with the setuid bit, as sudo, gain nothing,
-  and files of other uids show as those of nobody. All else is as outside.
+  need; /sys is read-only; what is mounted outside later does not appear, and the
+  kernel's keyrings are closed. Programs with the setuid bit, as sudo, gain
+  nothing, and files of other uids show as those of nobody. All else is as outside.
   With --sandbox the system is read-only, the workspace can be written, /tmp and
   the home directory are empty and its own, and there is nothing else. "sbctl
   sandbox show" lists either.
