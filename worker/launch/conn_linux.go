@@ -150,6 +150,7 @@ type answer struct {
 	Stopped int    `json:",omitempty"` // the signal that stopped the command
 	Ended   bool   `json:",omitempty"` // the command did, and F is about to
 	Code    int    `json:",omitempty"` // the command's exit code when it ended
+	Signal  int    `json:",omitempty"` // what ended it, if a signal did
 	Piece   string `json:",omitempty"` // Unsupported
 	Hint    string `json:",omitempty"`
 	Error   string `json:",omitempty"`

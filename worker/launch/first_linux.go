@@ -526,7 +526,7 @@ func (f *firstProcess) reap() answer {
 		case status.Exited():
 			return answer{Ended: true, Code: status.ExitStatus()}
 		case status.Signaled():
-			return answer{Ended: true, Code: 128 + int(status.Signal())}
+			return answer{Ended: true, Code: 128 + int(status.Signal()), Signal: int(status.Signal())}
 		case status.Stopped():
 			sig := status.StopSignal()
 			if (sig == unix.SIGTTIN || sig == unix.SIGTTOU) && f.inForeground() {

@@ -127,6 +127,9 @@ func standIn() int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "wait:", err)
 	}
+	if sig := tree.Died(); sig != 0 {
+		tree.DieOf(sig)
+	}
 	return code
 }
 

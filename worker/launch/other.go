@@ -2,7 +2,10 @@
 
 package launch
 
-import "context"
+import (
+	"context"
+	"syscall"
+)
 
 // unsupported is the answer to everything on this platform.
 func unsupported() error {
@@ -35,6 +38,12 @@ func (*Tree) Go(Command) error { return unsupported() }
 
 // Wait says that there are no launches here.
 func (*Tree) Wait() (code int, err error) { return 1, unsupported() }
+
+// Died is 0.
+func (*Tree) Died() syscall.Signal { return 0 }
+
+// DieOf does nothing.
+func (*Tree) DieOf(syscall.Signal) {}
 
 // Kill does nothing.
 func (*Tree) Kill() {}

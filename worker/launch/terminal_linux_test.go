@@ -231,6 +231,37 @@ func TestKeysAndSize(t *testing.T) {
 	})
 }
 
+// A shell sees that the command was ended by Ctrl-C: its loop ends with it, an
+// interactive shell's and that of a script, which the terminal tells otherwise.
+func TestInterruptEndsALoop(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "nap", `echo begin; exec sleep 600`)
+		s.script(w, "heeds", `trap 'echo heeded; exit 7' INT; echo begin; while :; do sleep 0.1; done`)
+		loop := "for i in 1 2 3; do ./nap; echo after-$((i+1)); done"
+		for _, line := range []string{loop, "bash -c '" + loop + "'"} {
+			s.typed(line + "\n")
+			s.wait("begin")
+			s.typed("\x03")
+			if shown := s.until("$ "); strings.Contains(shown, "after-2") {
+				t.Errorf("%s went on: %q", line, shown)
+			}
+			s.typed("echo code=$((0+$?))\n")
+			s.wait("code=130")
+			s.wait("$ ")
+			s.cooked()
+			s.wait("$ ")
+		}
+		// A command that heeds the signal and ends by itself ends no loop.
+		s.typed("for i in 1 2; do ./heeds; echo code$i=$((0+$?)); done\n")
+		for i := range 2 {
+			s.wait("begin")
+			s.typed("\x03")
+			s.wait(fmt.Sprintf("code%d=7", i+1))
+		}
+	})
+}
+
 // A job in the background leaves the terminal alone, and takes it when it is
 // fetched.
 func TestBackground(t *testing.T) {

@@ -29,6 +29,8 @@ type Tree struct {
 	gone  chan struct{} // closed when the first process is, and everything with it
 	state *os.ProcessState
 	ended *int // the command's exit code, once F has told it
+	died  syscall.Signal
+	sent  syscall.Signal // the last that was handed on, for Wait
 
 	term *relay // nil: the command has no terminal
 	once sync.Once
@@ -260,7 +262,7 @@ func (t *Tree) Wait() (code int, err error) {
 				return
 			}
 			if a.Ended {
-				t.ended = &a.Code
+				t.ended, t.died = &a.Code, syscall.Signal(a.Signal)
 			}
 			if a.Stopped != 0 {
 				select {
@@ -313,6 +315,7 @@ func (t *Tree) handOn(sig os.Signal) {
 		return
 	}
 	if group, handed := handedOn[number]; handed {
+		t.sent = number
 		_ = t.control.send(order{Signal: int(number), Group: group}) // F is gone: t.gone follows
 		return
 	}
