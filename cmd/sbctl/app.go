@@ -41,6 +41,7 @@ type app struct {
 	idle    time.Duration                     // how long the session that was opened here lasts without a call; 0 without one
 	aside   func(question func() error) error // gives way to a question; nil where nothing is in its way
 	console *console                          // that this runs in; nil outside of one
+	die     func()                            // ends this process by the signal that ended what it ran, if one did; only main calls it
 }
 
 // say tells the person something; it is no data.

@@ -148,8 +148,11 @@ func asksVersion(args []string) bool {
 
 // run is sbctl: it parses args, does what they say, and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now, tty: terminal.Open}
-	return a.run(ctx, args)
+	return newApp(stdin, stdout, stderr).run(ctx, args)
+}
+
+func newApp(stdin io.Reader, stdout, stderr io.Writer) *app {
+	return &app{stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now, tty: terminal.Open, die: func() {}}
 }
 
 func (a *app) run(ctx context.Context, args []string) int {

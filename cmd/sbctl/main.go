@@ -35,7 +35,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second interrupt ends even what cannot be cancelled
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	a := newApp(os.Stdin, os.Stdout, os.Stderr)
+	code := a.run(ctx, os.Args[1:])
 	stop()
+	a.die()
 	os.Exit(code)
 }

@@ -352,11 +352,11 @@ func (a *app) launch(ctx context.Context, doing string, config launch.Config, pl
 	if err != nil {
 		return notStarted(doing, err)
 	}
-	return waitFor(doing, tree)
+	return a.waitFor(doing, tree)
 }
 
 // waitFor ends as the command of tree ends.
-func waitFor(doing string, tree *launch.Tree) error {
+func (a *app) waitFor(doing string, tree *launch.Tree) error {
 	code, err := tree.Wait()
 	switch {
 	case errors.Is(err, launch.ErrEnded):
@@ -364,6 +364,9 @@ func waitFor(doing string, tree *launch.Tree) error {
 	case err != nil:
 		return fail(err, "%s", doing)
 	case code != 0:
+		if sig := tree.Died(); sig != 0 {
+			a.die = func() { tree.DieOf(sig) }
+		}
 		return exitCode(code)
 	}
 	return nil
@@ -423,5 +426,5 @@ func (c runCmd) narrow(ctx context.Context, a *app, doing string, argv []string,
 	if err := tree.Go(launch.Command{Argv: argv, Dir: startIn(config), Env: os.Environ()}); err != nil {
 		return notStarted(doing, err)
 	}
-	return waitFor(doing, tree)
+	return a.waitFor(doing, tree)
 }

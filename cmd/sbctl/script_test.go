@@ -40,7 +40,10 @@ func TestMain(m *testing.M) {
 		_, _ = syscall.Setsid()
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		defer stop()
-		os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		a := newApp(os.Stdin, os.Stdout, os.Stderr)
+		code := a.run(ctx, os.Args[1:])
+		a.die()
+		os.Exit(code)
 	}
 	os.Exit(withProgram(m))
 }
