@@ -204,6 +204,10 @@ func (c *fileConfig) setOperators(value *yaml.Node) error {
 			return atLine(item, errors.New("operators: want a list of uids"))
 		}
 		uid, err := strconv.ParseUint(item.Value, 10, 32)
+		// What begins with a zero is octal to some readers and not to others.
+		if err == nil && strconv.FormatUint(uid, 10) != item.Value {
+			return atLine(item, fmt.Errorf("operators: want uids in plain digits, without a zero before them: %s", item.Value))
+		}
 		if err != nil || uid >= 1<<32-1 { // the last one means "no uid" to the kernel
 			return atLine(item, errors.New("operators: want a list of uids"))
 		}
@@ -271,8 +275,10 @@ func oneOfWords(key string, value *yaml.Node, allowed ...string) error {
 }
 
 func number(key string, value *yaml.Node, low, high int, into *int) error {
-	if value.Tag != "!!int" || value.Decode(into) != nil || *into < low || *into > high {
-		return fmt.Errorf("%s: want a whole number from %d to %d", key, low, high)
+	n, err := strconv.Atoi(value.Value)
+	if value.Tag != "!!int" || err != nil || strconv.Itoa(n) != value.Value || n < low || n > high {
+		return fmt.Errorf("%s: want a whole number from %d to %d in plain digits", key, low, high)
 	}
+	*into = n
 	return nil
 }
