@@ -127,7 +127,7 @@ func TestLaunchIsProbed(t *testing.T) {
 		t.Cleanup(func() { _ = os.Remove(tmux) })
 	}
 	work, elsewhere := daemontest.NewHome(t), daemontest.NewHome(t)
-	twice, layer := daemontest.NewHome(t), daemontest.NewHome(t)
+	twice := daemontest.NewHome(t)
 	below := filepath.Join(work, "below")
 	must(t, os.Mkdir(below, 0o700))
 	for _, c := range []struct {
@@ -150,7 +150,6 @@ func TestLaunchIsProbed(t *testing.T) {
 		{"a folder beside its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: elsewhere, At: elsewhere}}}, "a closed view"},
 		{"another folder in the place of its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: elsewhere, At: work}}}, "a closed view: " + work},
 		{"another folder in its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: elsewhere, At: below}}}, "a closed view: " + below},
-		{"a layer whose files are elsewhere", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: layer, At: below, Layer: true}}}, "a closed view: " + below},
 		{"the same folder in its workspace", daemontest.TreeOptions{Workspace: work, Shown: []daemontest.Shown{{Folder: below, At: below}}}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

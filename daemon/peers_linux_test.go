@@ -42,6 +42,11 @@ func TestRunDiesWithItsProcess(t *testing.T) {
 		t.Errorf("explained as %s, %s", decision, reason)
 	}
 	equal(t, "the cause", last(d, "authz").Cause, "PEER_CHANGED")
+	for _, e := range d.Entries("authz") {
+		if e.RunID != "" { // until the sweep has ended it the run is known
+			equal(t, "what is known of the run", fmt.Sprint(e.RunID, e.SubjectID, e.Tier), run.ID+"workercooperative")
+		}
+	}
 }
 
 // handed is a connection that another process, which lives on, has made and

@@ -470,6 +470,9 @@ var harmless = map[uint64]bool{
 // nowhere else. Others keep it in a file or folder outside, or with a process.
 var private = map[string]bool{"tmpfs": true, "devpts": true, "proc": true}
 
+// owns reports whether the tree alone has the file system of a mount.
+func (v *view) owns(m mount) bool { return private[m.fstype] && !v.shared[m.device] }
+
 // probeWorkspace makes sure that no mount of ours makes a workspace overlap with
 // what is the broker's, whatever their paths are.
 func (v *view) probeWorkspace(workspace string, places []string) error {
@@ -501,7 +504,7 @@ func (v *view) probeWorkspace(workspace string, places []string) error {
 // has.
 func (v *view) probeClosed(workspace string) error {
 	for _, m := range v.tree {
-		if m.ro || private[m.fstype] && !v.shared[m.device] {
+		if m.ro || v.owns(m) {
 			continue
 		}
 		o, there, err := v.lookup(m.point)

@@ -26,6 +26,28 @@ func TestParseMounts(t *testing.T) {
 	}
 }
 
+// A file system that we do not see is a tree's own only when nothing keeps what is
+// written to it elsewhere.
+func TestOwns(t *testing.T) {
+	v := &view{shared: map[string]bool{"0:24": true}}
+	for _, c := range []struct {
+		fstype, device string
+		want           bool
+	}{
+		{"tmpfs", "0:25", true},
+		{"proc", "0:25", true},
+		{"devpts", "0:25", true},
+		{"tmpfs", "0:24", false}, // ours
+		{"overlay", "0:25", false},
+		{"fuse.sshfs", "0:25", false},
+		{"ext4", "8:1", false},
+	} {
+		if got := v.owns(mount{fstype: c.fstype, device: c.device}); got != c.want {
+			t.Errorf("%s on %s is its own: %v", c.fstype, c.device, got)
+		}
+	}
+}
+
 // Whatever the lines hold, they are read or refused.
 func FuzzParseMounts(f *testing.F) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")

@@ -44,32 +44,8 @@ type TreeOptions struct {
 	Shown []Shown
 }
 
-// Shown is a folder that a tree sees at the place of another; with Layer it is
-// empty there, and what is written goes to the folder.
-type Shown struct {
-	Folder, At string
-	Layer      bool
-}
-
-// take holds what will be shown.
-func (s Shown) take() (int, error) {
-	if !s.Layer {
-		return take(s.Folder, false)
-	}
-	var dirs [3]string
-	for i, name := range []string{"lower", "upper", "work"} {
-		dirs[i] = filepath.Join(s.Folder, name)
-		if err := os.Mkdir(dirs[i], 0o700); err != nil {
-			return -1, err
-		}
-	}
-	layers := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", dirs[0], dirs[1], dirs[2])
-	if err := unix.Mount("overlay", s.At, "overlay", 0, layers); err != nil {
-		return -1, fmt.Errorf("laying a folder over another: %w", err)
-	}
-	taken, err := take(s.At, false)
-	return taken, errors.Join(err, unix.Unmount(s.At, unix.MNT_DETACH))
-}
+// Shown is a folder that a tree sees at the place of another.
+type Shown struct{ Folder, At string }
 
 // Tree is a tree of processes whose first one waits for a command.
 type Tree struct {
@@ -289,7 +265,7 @@ func (o TreeOptions) build() error {
 	}
 	shown := make([]int, len(o.Shown))
 	for i, s := range o.Shown {
-		if shown[i], err = s.take(); err != nil {
+		if shown[i], err = take(s.Folder, false); err != nil {
 			return err
 		}
 	}
