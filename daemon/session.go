@@ -49,7 +49,7 @@ func (ss *sessions) begin(p *peer.Peer, id string, at reading) bool {
 func (ss *sessions) of(p *peer.Peer, clock *clock) string {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if s := ss.get(p, clock.read()); s != nil {
+	if s, _ := ss.get(p, clock); s != nil {
 		return s.id
 	}
 	return ""
@@ -59,21 +59,24 @@ func (ss *sessions) of(p *peer.Peer, clock *clock) string {
 func (ss *sessions) use(p *peer.Peer, clock *clock) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	at := clock.read()
-	if s := ss.get(p, at); s != nil {
+	if s, at := ss.get(p, clock); s != nil {
 		s.last = at
 	}
 }
 
-// get is the session of a connection, if it has one that has not ended. The
-// caller holds mu.
-func (ss *sessions) get(p *peer.Peer, at reading) *session {
+// get is the session of a connection, if it has one that has not ended, and when
+// that was found. The caller holds mu.
+func (ss *sessions) get(p *peer.Peer, clock *clock) (*session, reading) {
 	s, ok := ss.open[p]
-	if ok && s.idle(at) {
-		delete(ss.open, p)
-		return nil
+	if !ok {
+		return nil, reading{}
 	}
-	return s
+	at := clock.read()
+	if s.idle(at) {
+		delete(ss.open, p)
+		return nil, at
+	}
+	return s, at
 }
 
 // end ends the session of a connection, if it has one.
