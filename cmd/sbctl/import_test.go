@@ -272,3 +272,43 @@ func TestExamplesOfImports(t *testing.T) {
 		}
 	}
 }
+
+// A file of more values than one import takes is refused before any is sealed.
+func TestImportOfTooMuch(t *testing.T) {
+	m := newMover(t)
+	const most = 1000
+	file := func(values int) (env, config string) {
+		var lines, servers strings.Builder
+		for i := range values {
+			fmt.Fprintf(&lines, "V%d=%s-%d\n", i, marker, i)
+			fmt.Fprintf(&servers, "%q: {\"env\": {\"A_TOKEN\": \"%s-%d\"}},\n", fmt.Sprintf("s%d", i), marker, i)
+		}
+		return lines.String() + "EMPTY=\nREFERENCE=" + agents.Scheme + "x\n", "{\"mcpServers\": {\n" + servers.String() + "\"none\": {\"env\": {\"DEBUG\": \"1\"}}}}\n"
+	}
+	for _, values := range []int{most, most + 1} {
+		env, config := file(values)
+		m.put("many.env", env)
+		m.put("many.json", config)
+		for _, args := range [][]string{{"dotenv", "many.env", "--dry-run"}, {"mcp-config", "many.json", "--dry-run"}, {"dotenv", "many.env"}, {"mcp-config", "many.json", "--rewrite"}} {
+			dry := args[len(args)-1] == "--dry-run"
+			if values <= most && !dry {
+				continue // the control says enough without sealing so many
+			}
+			cmd, output := m.command(t.Context(), append([]string{"import"}, args...)...)
+			err := cmd.Run()
+			refused := strings.Contains(output.String(), "it has 1001 values, and one import seals at most 1000")
+			if values <= most && err != nil || values > most && (cmd.ProcessState.ExitCode() != 2 || !refused) {
+				t.Errorf("%d values, %v: %v\n%.300s", values, args, err, output)
+			}
+		}
+	}
+	cmd, output := m.command(t.Context(), "resource", "list")
+	if err := cmd.Run(); err != nil || strings.Contains(output.String(), "V0") || strings.Contains(output.String(), "s0.A_TOKEN") {
+		t.Errorf("%v: something was sealed:\n%.300s", err, output)
+	}
+	// Of one server it takes what that one has.
+	cmd, output = m.command(t.Context(), "import", "mcp-config", "many.json", "--server", "s7")
+	if err := cmd.Run(); err != nil || m.daemon.Content("s7.A_TOKEN") != marker+"-7" {
+		t.Errorf("%v\n%.300s", err, output)
+	}
+}

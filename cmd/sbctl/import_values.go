@@ -65,6 +65,15 @@ func (c importDotenvCmd) Run(ctx context.Context, a *app) error {
 		return refuse(doing, "%v", err)
 	}
 	defer dotenv.Wipe(vars)
+	values := 0
+	for _, v := range vars {
+		if len(v.Value) > 0 && !bytes.HasPrefix(v.Value, []byte(agents.Scheme)) {
+			values++
+		}
+	}
+	if err := checkImported(doing, values); err != nil {
+		return err
+	}
 	job := importJob{doing: doing, file: file, subject: c.Subject, rewrite: c.Rewrite, dryRun: c.DryRun}
 	for _, v := range vars {
 		item := importItem{Key: v.Name, Line: v.Line, Result: leftAsItIs, Reason: "a reference already", same: -1}
@@ -163,6 +172,15 @@ func (c importMCPCmd) Run(ctx context.Context, a *app) error {
 		}
 		return refuse(doing, "%s", refused)
 	}
+	values := 0
+	for _, s := range found.Settings {
+		if s.Token && (c.Server == "" || s.Server == c.Server) {
+			values++
+		}
+	}
+	if err := checkImported(doing, values); err != nil {
+		return err
+	}
 	job := importJob{doing: doing, file: file, subject: c.Subject, rewrite: c.Rewrite, dryRun: c.DryRun, servers: true, after: found.Rewrite}
 	for _, s := range found.Settings {
 		item := importItem{
@@ -188,6 +206,17 @@ func (c importMCPCmd) Run(ctx context.Context, a *app) error {
 		}
 	}
 	return a.importValues(ctx, job)
+}
+
+// maxImported is how many values one import seals: each is a call of the daemon
+// and an entry of the log, and is looked for in every place where copies may be.
+const maxImported = 1000
+
+func checkImported(doing string, values int) error {
+	if values > maxImported {
+		return refuse(doing, "it has %d values, and one import seals at most %d: divide the file", values, maxImported)
+	}
+	return nil
 }
 
 // importJob is one import of values from a file.
@@ -243,7 +272,7 @@ func (a *app) importValues(ctx context.Context, job importJob) error {
 	if job.subject != "" {
 		granted, err := a.grantUse(ctx, job.doing, job.subject, view.Rotate)
 		if err != nil {
-			return err
+			return halfImported(err, job)
 		}
 		view.Grants = granted
 	}
@@ -267,6 +296,15 @@ func (a *app) importValues(ctx context.Context, job importJob) error {
 	}
 	a.sayCopies(view.File, uint32(job.file.Mode()), view.Rewritten, found, view.Rotate)
 	return nil
+}
+
+// halfImported adds to a failure after the values were sealed what is done, and
+// how the rest comes.
+func halfImported(err error, job importJob) error {
+	if failed, ok := errors.AsType[*failure](err); ok {
+		failed.what += fmt.Sprintf("; the values are sealed, %s was not granted their use, and the file is as it was: the same command again finishes it", job.subject)
+	}
+	return err
 }
 
 // sayHandingOver says how a program gets the values that a rewritten file refers

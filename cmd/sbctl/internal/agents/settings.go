@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -52,6 +53,19 @@ type Settings struct {
 	Settings []Setting
 	Strays   []Stray
 	Servers  []string // every server, sorted
+
+	counted, lines int // how many line ends are before an offset
+}
+
+// line is the number, from 1, of the line that holds offset at. It counts on
+// from where it was asked last: files of many settings are read in order.
+func (s *Settings) line(at int) int {
+	if at < s.counted {
+		s.counted, s.lines = 0, 0
+	}
+	s.lines += bytes.Count(s.file.Text()[s.counted:at], []byte("\n"))
+	s.counted = at
+	return s.lines + 1
 }
 
 // tables are the names under which variables and headers stand.
@@ -204,7 +218,7 @@ func (s *Settings) server(server *jsonedit.Member, project string) error {
 		seen := map[string]bool{}
 		for j := range m.Value.Members {
 			entry := &m.Value.Members[j]
-			line := jsonedit.Line(s.file.Text(), entry.Start)
+			line := s.line(entry.Start)
 			if seen[entry.Key] {
 				return fmt.Errorf("%w: %s:%d: %q is given twice", ErrInvalid, s.file.path, line, entry.Key)
 			}
@@ -225,7 +239,7 @@ func (s *Settings) server(server *jsonedit.Member, project string) error {
 // what the value, or the list it stands in, is called.
 func (s *Settings) strays(at Stray, key string, v *jsonedit.Value) {
 	if v.Kind == jsonedit.String {
-		s.judge(at, key, v.Text, jsonedit.Line(s.file.Text(), v.Start))
+		s.judge(at, key, v.Text, s.line(v.Start))
 	}
 	for i := range v.Elements {
 		s.strays(at, key, &v.Elements[i])
@@ -237,7 +251,14 @@ func (s *Settings) strays(at Stray, key string, v *jsonedit.Value) {
 	}
 }
 
+// largestTOML bounds what is read of it, in bytes: looking for what is given
+// twice takes longer with every table.
+const largestTOML = 1 << 20
+
 func (s *Settings) readTOML() error {
+	if len(s.file.Text()) > largestTOML {
+		return fmt.Errorf("%w: %s is larger than %d bytes", ErrInvalid, s.file.path, largestTOML)
+	}
 	doc, err := tomledit.Parse(s.file.Text())
 	if err != nil {
 		return malformedTOML(s.file.path, err)
@@ -251,7 +272,7 @@ func (s *Settings) readTOML() error {
 		if len(leaf.Path) < 3 {
 			continue
 		}
-		server, line := leaf.Path[1], tomledit.Line(s.file.Text(), leaf.Start)
+		server, line := leaf.Path[1], s.line(leaf.Start)
 		s.Servers = append(s.Servers, server)
 		if len(leaf.Path) == 4 && slices.Contains(tables, leaf.Path[2]) {
 			if leaf.Value.Kind == tomledit.String {
@@ -275,7 +296,7 @@ const codexHeaderNames = "env_http_headers"
 
 func (s *Settings) straysTOML(at Stray, key string, v *tomledit.Value) {
 	if v.Kind == tomledit.String {
-		s.judge(at, key, v.Text, tomledit.Line(s.file.Text(), v.Start))
+		s.judge(at, key, v.Text, s.line(v.Start))
 	}
 	for i := range v.Elements {
 		s.straysTOML(at, key, &v.Elements[i])

@@ -375,3 +375,28 @@ func FuzzSettings(f *testing.F) {
 		}
 	})
 }
+
+func TestSettingsOfTooMuch(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	line := "[mcp_servers.a.env]\nA_TOKEN = \"" + ghToken + "\"\n"
+	for _, test := range []struct {
+		size int
+		want error
+	}{{1 << 20, nil}, {1<<20 + 1, agents.ErrInvalid}} {
+		text := line + strings.Repeat("#", test.size-len(line))
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file, err := agents.OpenFile(path, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := agents.ReadSettings(file)
+		if !errors.Is(err, test.want) {
+			t.Errorf("%d bytes: %v, want %v", test.size, err, test.want)
+		}
+		if err == nil && len(s.Settings) != 1 {
+			t.Errorf("%d bytes: %d settings", test.size, len(s.Settings))
+		}
+	}
+}

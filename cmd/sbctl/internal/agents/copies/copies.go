@@ -58,11 +58,11 @@ func Find(ctx context.Context, values []content.Bytes, cfg Config) Found {
 	defer s.wipe()
 	s.found.Git = workTree(filepath.Dir(cfg.File))
 	if len(s.values) > 0 {
-		s.file(cfg.File)
-		s.beside(cfg.File)
+		s.file(ctx, cfg.File)
+		s.beside(ctx, cfg.File)
 		for _, file := range cfg.Files {
-			s.file(file)
-			s.beside(file)
+			s.file(ctx, file)
+			s.beside(ctx, file)
 		}
 		for _, pattern := range homePlaces {
 			s.glob(ctx, filepath.Join(escape(cfg.UserHome), pattern))
@@ -131,7 +131,7 @@ func (s *search) wipe() {
 
 // beside looks at files in the same directory whose name has this one's in it:
 // what editors and careful people leave.
-func (s *search) beside(path string) {
+func (s *search) beside(ctx context.Context, path string) {
 	dir, name := filepath.Split(path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *search) beside(path string) {
 	}
 	for _, entry := range entries {
 		if strings.Contains(entry.Name(), name) {
-			s.file(filepath.Join(dir, entry.Name()))
+			s.file(ctx, filepath.Join(dir, entry.Name()))
 		}
 	}
 }
@@ -150,16 +150,16 @@ func (s *search) glob(ctx context.Context, pattern string) {
 		return
 	}
 	for _, match := range matches {
-		if ctx.Err() != nil {
-			s.found.Partial = true
-			return
-		}
-		s.file(match)
+		s.file(ctx, match)
 	}
 }
 
 // file looks at one file. What cannot be read is not looked at.
-func (s *search) file(path string) {
+func (s *search) file(ctx context.Context, path string) {
+	if ctx.Err() != nil {
+		s.found.Partial = true
+		return
+	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil || s.seen[real] || s.avoid != "" && within(real, s.avoid) {
 		return
@@ -188,6 +188,10 @@ func (s *search) file(path string) {
 	s.files++
 	s.left -= n
 	for _, value := range s.values {
+		if ctx.Err() != nil { // many values in a large file take a while
+			s.found.Partial = true
+			return
+		}
 		if bytes.Contains(text[:n], value) {
 			s.found.Files = append(s.found.Files, real)
 			return

@@ -1,6 +1,7 @@
 package copies_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,6 +65,19 @@ func TestFind(t *testing.T) {
 func TestFindSaysWhatItDidNotLookAt(t *testing.T) {
 	home := t.TempDir()
 	file := filepath.Join(home, ".env")
+	if err := os.WriteFile(file, []byte("A="+secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// An interrupt ends it.
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	values := []content.Bytes{content.Bytes(secret)}
+	if got := copies.Find(over, values, copies.Config{File: file, UserHome: home}); !got.Partial || len(got.Files) > 0 {
+		t.Errorf("interrupted: %+v", got)
+	}
+	if got := copies.Find(t.Context(), values, copies.Config{File: file, UserHome: home}); got.Partial || len(got.Files) != 1 {
+		t.Errorf("not interrupted: %+v", got)
+	}
 	if err := os.WriteFile(file, []byte("A=short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
