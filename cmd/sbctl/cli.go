@@ -260,6 +260,7 @@ var (
 	unknownWord = regexp.MustCompile(`^unexpected argument (.+?)(?:, did you mean .*)?$`)
 	unknownFlag = regexp.MustCompile(`^unknown flag (\S+?)(?:, did you mean .*)?$`)
 	missingArgs = regexp.MustCompile(`^expected "(.+)"$`)
+	wrongNumber = regexp.MustCompile(`^(\S+): expected a valid \d+ bit u?int but got (".*")$`)
 	wrongChoice = regexp.MustCompile(`^(\S+) must be one of (\S+) but got (".*")$`)
 )
 
@@ -297,6 +298,8 @@ func usage(root *kong.Node, args []string, err error) error {
 	} else if found := wrongChoice.FindStringSubmatch(what); found != nil {
 		choices := strings.TrimPrefix(strings.ReplaceAll(found[2], `"`, ""), ",")
 		what = fmt.Sprintf("%s is one of %s, not %s", plainName(found[1]), strings.ReplaceAll(choices, ",", ", "), found[3])
+	} else if found := wrongNumber.FindStringSubmatch(what); found != nil {
+		what = fmt.Sprintf("%s takes a whole number, not %s", plainName(found[1]), found[2])
 	} else if len(node.Children) > 0 && strings.HasPrefix(what, "expected ") {
 		what = fmt.Sprintf("%s needs a command: %s", full, strings.Join(commandNames(node), ", "))
 		if usual := node.DefaultCmd; usual != nil && len(usual.Positional) > 0 {

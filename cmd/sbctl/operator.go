@@ -66,6 +66,11 @@ func (operatorStatusCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	word, fields := "none", a.operatorFields(state)
+	if !state.GetPassphrase() && vault.GetVaultState() == "unlocked" {
+		if fields[0].Value, err = a.withoutPassphrase(ctx, doing, len(state.GetOperators()) > 0); err != nil {
+			return err
+		}
+	}
 	switch {
 	case state.GetPassphrase():
 		word = "passphrase"
@@ -84,11 +89,9 @@ func (operatorStatusCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) operatorFields(state *operatorv1.GetOperatorResponse) []ui.Field {
-	passphrase := "not set: no subject's minimum tier can be raised, and nothing asks"
+	passphrase := "not set"
 	if state.GetPassphrase() {
 		passphrase = "set"
-	} else if len(state.GetOperators()) > 0 {
-		passphrase = "not set"
 	}
 	session := "none: a command that needs one asks for the passphrase"
 	switch {
@@ -161,6 +164,11 @@ func (c operatorSetPassphraseCmd) Run(ctx context.Context, a *app) error {
 	if c.Remove && !state.GetPassphrase() {
 		a.done("there is none")
 		return a.printPassphrase(false)
+	}
+	if c.Remove {
+		if err := a.confirmRemoval(ctx, doing); err != nil {
+			return err
+		}
 	}
 	option, fd := "--new-passphrase-fd", c.NewPassphraseFD
 	switch {
@@ -252,13 +260,13 @@ func (operatorUnlockCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) printSession(view sessionView) error {
-	word := "none"
+	word, id := "none", ""
 	if view.Open {
-		word = "open"
+		word, id = "open", view.SessionID // one that is over already is for programs that read the log
 	}
 	return a.out.Object(ui.Object{
 		ID: word, Value: view,
-		Fields: []ui.Field{{Name: "session", Value: word}, {Name: "id", Value: view.SessionID}, {Name: "ends without a call", Value: view.Until}},
+		Fields: []ui.Field{{Name: "session", Value: word}, {Name: "id", Value: id}, {Name: "ends without a call", Value: view.Until}},
 	})
 }
 

@@ -57,7 +57,7 @@ func (a *app) authenticate(ctx context.Context, doing string, refusal error) err
 		tty, err := a.tty()
 		if err != nil {
 			return &failure{
-				code: wire.AccessDenied, doing: doing, exit: wire.ExitDenied, cause: refusal, hint: "sbctl operator unlock",
+				code: wire.AccessDenied, doing: doing, exit: wire.ExitDenied, cause: refusal, hint: "sbctl console",
 				what: fmt.Sprintf("the operator's passphrase is needed, and there is no terminal to ask on: add %s N (%s)", passphraseOption, causeAuthRequired),
 			}
 		}
