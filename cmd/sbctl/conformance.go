@@ -76,6 +76,9 @@ type conformanceView struct {
 	Checks   []conformanceCheck `json:"checks"`
 }
 
+// above is the folder in which the home of an examination lies.
+const above = "up"
+
 // conformance is one examination.
 type conformance struct {
 	*stage
@@ -112,7 +115,7 @@ func (c conformanceCmd) examine(ctx context.Context, a *app) (view conformanceVi
 		return view, err
 	}
 	said := &lastWords{}
-	s, err := newStage("sb-check-", said)
+	s, err := newStage("sb-chk-", said)
 	if err != nil {
 		return view, err
 	}
@@ -121,6 +124,8 @@ func (c conformanceCmd) examine(ctx context.Context, a *app) (view conformanceVi
 			err = fmt.Errorf("%w; what was said last: %s", err, words)
 		}
 	}()
+	// The home lies in a folder that may be moved: the attacks try that.
+	s.home = filepath.Join(s.dir, above, "home")
 	examined := &conformance{stage: s, app: a, self: self, unprotected: c.Unprotected}
 	remove, err := examined.keepClean()
 	if err != nil {
@@ -154,7 +159,7 @@ func (c conformanceCmd) examine(ctx context.Context, a *app) (view conformanceVi
 // its programs get. HOME is not the person's: sandboxes must not show a file
 // that lies in it.
 func (c *conformance) prepare() error {
-	for _, dir := range []string{"person", "work", "in"} {
+	for _, dir := range []string{above, "person", "work", "in"} {
 		if err := os.Mkdir(filepath.Join(c.dir, dir), 0o700); err != nil {
 			return err
 		}

@@ -43,10 +43,10 @@ func (c attemptCmd) Run(ctx context.Context, a *app) error {
 	attempts := map[string]func(context.Context, *app) error{
 		"escapes": c.escapes, "uncover": c.uncover, "victim": c.victim, "nested": c.nested, "linger": c.linger, "leave": c.leave, "stay": c.stay,
 		"hand": c.hand, "terminal": c.terminal, "inject": c.inject, "commands": c.commands, "operator": c.overBroker, "keep": c.keep,
-		"account": c.becomeAccount,
+		"account": c.becomeAccount, "later": c.later, "look": c.look, "input": c.input, "pose": c.pose,
 	}
 	attempt, ok := attempts[c.What]
-	needsNothing := []string{"victim", "nested", "linger", "leave", "stay", "inject", "operator"}
+	needsNothing := []string{"victim", "nested", "linger", "leave", "stay", "inject", "operator", "input"}
 	if !ok || len(c.Args) == 0 && !slices.Contains(needsNothing, c.What) {
 		return refuse("making an attempt", "there is none of this name")
 	}

@@ -70,7 +70,10 @@ func escapes(abi int, supported bool) []escape {
 	}
 	add(false, true, "home.key", "home.vault", "home.config", "home.log", "home.write", "socket.replace",
 		"home.symlink", "home.dots", "home.hardlink", "home.rename", "proc.root", "proc.cwd", "proc.fd")
+	add(false, true, "home.parent")
 	add(!supported, true, "home.uncover")
+	add(false, true, "keys")
+	add(true, true, "cgroup")
 	add(true, true, "process.memory", "process.ptrace")
 	add(false, true, "process.signal")
 	add(true, true, "process.descriptor")
@@ -152,7 +155,7 @@ func (c *conformance) harnessLayer(ctx context.Context) (supported bool, err err
 		}
 	}
 	for _, part := range []func(context.Context, bool) error{
-		h.escapes, h.claims, h.operator, h.handed, h.terminals, h.leftBehind, h.refusals, h.ended, h.separate,
+		h.escapes, h.later, h.inputs, h.impostors, h.claims, h.operator, h.handed, h.terminals, h.leftBehind, h.refusals, h.ended, h.separate,
 	} {
 		if err := part(ctx, supported); err != nil {
 			return supported, err
@@ -178,7 +181,7 @@ func (h *harness) check(ctx context.Context, tier string) error {
 // setBait makes what there is to reach.
 func (h *harness) setBait(ctx context.Context) error {
 	h.bait = machine.Bait{
-		Home: h.home, Dir: h.work(), Uncover: []string{h.self, "__attempt", "uncover"}, Doors: map[string]string{}, Guarded: map[string]machine.Process{},
+		Home: h.home, Above: filepath.Dir(h.home), AboveID: machine.IDOf(filepath.Dir(h.home)), Dir: h.work(), Uncover: []string{h.self, "__attempt", "uncover"}, Doors: map[string]string{}, Guarded: map[string]machine.Process{},
 		File: filepath.Join(h.person(), "diary"), Variable: secretVariable,
 	}
 	if err := os.WriteFile(h.bait.File, []byte("dear diary\n"), 0o600); err != nil {
@@ -222,6 +225,7 @@ func (h *harness) setBait(ctx context.Context) error {
 	if err := h.shareMemory(); err != nil {
 		return err
 	}
+	h.keepKey()
 	return h.startVictims(ctx)
 }
 

@@ -57,7 +57,7 @@ func separateEscapes() []escape {
 	var list []escape
 	for _, e := range escapes(0, true) {
 		family, _, _ := strings.Cut(e.id, ".")
-		if (family == "home" || family == "daemon" || e.id == "socket.replace" || e.id == "door.operator") && e.id != "home.uncover" {
+		if (family == "home" || family == "daemon" || e.id == "socket.replace" || e.id == "door.operator") && e.id != "home.uncover" && e.id != "home.parent" {
 			list = append(list, e)
 		}
 	}

@@ -10,9 +10,19 @@ type Bait struct {
 	// Dir is a directory that may be written, on the home's file system.
 	Dir string `json:"dir,omitempty"`
 
+	// Above is a directory above the home, which is moved for a moment where it
+	// can be, and AboveID what IDOf says of it outside.
+	Above   string `json:"above,omitempty"`
+	AboveID FileID `json:"aboveID,omitzero"`
+
 	// Uncover is a program and its arguments that, with one more, hands that one to
 	// Uncover and prints what it returns.
 	Uncover []string `json:"uncover,omitempty"`
+
+	// Key is the serial number of a key in the kernel, and Keyring that of the
+	// keyring that it is in.
+	Key     int `json:"key,omitempty"`
+	Keyring int `json:"keyring,omitempty"`
 
 	// Victim is a process outside that forbids nothing: its working directory is
 	// the home, its descriptor VictimFD the open key.
@@ -37,6 +47,12 @@ type Bait struct {
 	File string `json:"file,omitempty"`
 	// Variable is the name of an environment variable that is set outside.
 	Variable string `json:"variable,omitempty"`
+}
+
+// FileID is a file or a directory, whatever its path.
+type FileID struct {
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
 }
 
 // Process is a process as the machine counts. In another pid namespace its number

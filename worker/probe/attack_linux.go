@@ -41,6 +41,15 @@ func Escapes(ctx context.Context, bait Bait) []Probe {
 	if bait.Home != "" && bait.Dir != "" {
 		all = append(all, e.symbolicLink(), e.relativeLink(), e.hardLink(), e.rename())
 	}
+	if bait.Above != "" {
+		all = append(all, e.move())
+	}
+	if bait.Key != 0 {
+		all = append(all, e.key())
+	}
+	if bait.Victim.PID > 0 && bait.Dir != "" && len(bait.Uncover) > 0 {
+		all = append(all, e.cgroup())
+	}
 	if bait.Victim.PID > 0 {
 		all = append(all,
 			e.through("proc.root", "root"+filepath.Join(bait.Home, "secret.key")),
@@ -176,6 +185,50 @@ func (e escaper) rename() Probe {
 		}
 		return p.reached(err, "it was moved")
 	})
+}
+
+// move moves a directory above the home and back at once: whoever can may put
+// another home in the place of the true one.
+func (e escaper) move() Probe {
+	p := Probe{ID: "home.parent", Tried: "moving a folder above the broker's home away"}
+	from, to := e.bait.Above, e.bait.Above+".moved"
+	// A sandbox may have one of its own on the way to the broker's socket.
+	if IDOf(from) != e.bait.AboveID {
+		return p.result(true, "it is not here")
+	}
+	err := os.Rename(from, to)
+	if err == nil {
+		err = os.Rename(to, from)
+	}
+	return p.reached(err, "it was moved: another can take its place")
+}
+
+// IDOf says which file is at path; none when there is none.
+func IDOf(path string) FileID {
+	var stat unix.Stat_t
+	if unix.Lstat(path, &stat) != nil {
+		return FileID{}
+	}
+	return FileID{Device: stat.Dev, Inode: stat.Ino}
+}
+
+// key takes the keyring of somebody outside into a session keyring of its own,
+// which makes it the possessor of what is in it, and reads the key there.
+func (e escaper) key() Probe {
+	p := Probe{ID: "keys", Tried: "reading a key that the kernel keeps for the same uid (keyctl)"}
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // a session keyring is the thread's, which ends here
+		_, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0)
+		if err == nil {
+			_, err = unix.KeyctlInt(unix.KEYCTL_LINK, e.bait.Keyring, unix.KEY_SPEC_SESSION_KEYRING, 0, 0)
+		}
+		if err == nil {
+			_, err = unix.KeyctlBuffer(unix.KEYCTL_READ, e.bait.Key, make([]byte, 1), 0)
+		}
+		result <- err
+	}()
+	return p.reached(<-result, "it was linked and read")
 }
 
 // through looks at a path below the victim in /proc, and at the same below every
@@ -344,7 +397,21 @@ func (e escaper) join() Probe {
 // made first, so that the attempt is the same.
 func (e escaper) uncover() Probe {
 	p := Probe{ID: "home.uncover", Tried: "unmounting what covers the home, as uid 0 of a user namespace"}
-	arg, err := json.Marshal(e.bait.Home)
+	return e.asRoot(p, hidden{Home: e.bait.Home}, 0, "the cover was removed, and the key read")
+}
+
+// cgroup mounts the cgroups, in which processes can be frozen and killed, through
+// a namespace of them. It looks whether somebody outside is there, and leaves
+// everybody alone.
+func (e escaper) cgroup() Probe {
+	p := Probe{ID: "cgroup", Tried: "finding processes outside in a mount of the cgroups, where they can be frozen and killed"}
+	return e.asRoot(p, hidden{Mount: e.bait.Dir, Outside: e.bait.Victim.PID}, unix.CLONE_NEWCGROUP, "they are there")
+}
+
+// asRoot runs Uncover as uid 0 of a user and a mount namespace of its own, and of
+// namespaces more.
+func (e escaper) asRoot(p Probe, what hidden, more uintptr, words string) Probe {
+	arg, err := json.Marshal(what)
 	if err != nil {
 		return p.unknown(err.Error())
 	}
@@ -357,14 +424,14 @@ func (e escaper) uncover() Probe {
 	}
 	cmd := exec.CommandContext(ctx, e.bait.Uncover[0], append(e.bait.Uncover[1:len(e.bait.Uncover):len(e.bait.Uncover)], string(arg))...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | more,
 		UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}},
 	}
 	out, err := cmd.CombinedOutput()
 	switch {
 	case err == nil && strings.TrimSpace(string(out)) == uncovered:
-		return p.result(false, "the cover was removed, and the key read")
+		return p.result(false, words)
 	case err == nil:
 		return p.result(true, strings.TrimSpace(string(out)))
 	case len(out) > 0:
@@ -375,17 +442,56 @@ func (e escaper) uncover() Probe {
 
 const uncovered = "uncovered"
 
+// hidden is what Uncover looks for: the broker's home, or where to mount cgroups
+// and a process that should not be in them.
+type hidden struct {
+	Home    string `json:"home,omitempty"`
+	Mount   string `json:"mount,omitempty"`
+	Outside int    `json:"outside,omitempty"`
+}
+
 // Uncover is the part of an escape that runs as uid 0 of a user and a mount
 // namespace of its own. arg is what Escapes gave. It returns one line.
 func Uncover(arg string) (string, error) {
-	var home string
-	if err := json.Unmarshal([]byte(arg), &home); err != nil {
+	var what hidden
+	if err := json.Unmarshal([]byte(arg), &what); err != nil {
 		return "", err
 	}
-	key := filepath.Join(home, "secret.key")
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Sprintf("mounts could not be made private: %v", err), nil
 	}
+	if what.Home == "" {
+		return uncoverGroup(what.Mount, what.Outside)
+	}
+	return uncoverHome(what.Home)
+}
+
+// uncoverGroup mounts the cgroups from our own one down. A process that is
+// outside of our pid namespace is listed as 0, and by its number where there is
+// none between.
+func uncoverGroup(dir string, outside int) (string, error) {
+	if err := unix.Mount("cgroups", dir, "cgroup2", 0, ""); err != nil {
+		return fmt.Sprintf("refused: %v", err), nil
+	}
+	for _, name := range []string{"cgroup.kill", "cgroup.freeze", "cgroup.procs"} {
+		if unix.Access(filepath.Join(dir, name), unix.W_OK) == nil {
+			return uncovered, nil
+		}
+	}
+	listed, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return fmt.Sprintf("refused: %v", cause(err)), nil
+	}
+	for pid := range strings.FieldsSeq(string(listed)) {
+		if pid == "0" || pid == strconv.Itoa(outside) {
+			return uncovered, nil
+		}
+	}
+	return "nobody outside is in them", nil
+}
+
+func uncoverHome(home string) (string, error) {
+	key := filepath.Join(home, "secret.key")
 	if opened(key) == nil {
 		if err := unix.Mount("cover", home, "tmpfs", 0, ""); err != nil {
 			return "", fmt.Errorf("making a cover: %w", err)

@@ -34,7 +34,8 @@ func TestProcessIsKnownByItsStart(t *testing.T) {
 // Without protection what lies there is reached, and nothing is left there or
 // changed. What is missing is not reached.
 func TestEscapesReachWhatIsThere(t *testing.T) {
-	home, dir := t.TempDir(), t.TempDir()
+	above, dir := filepath.Join(t.TempDir(), "above"), t.TempDir()
+	home := filepath.Join(above, "home")
 	if err := os.MkdirAll(filepath.Join(home, "run", "broker"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func TestEscapesReachWhatIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	found := Escapes(t.Context(), Bait{Home: home, Dir: dir, File: filepath.Join(home, "missing")})
+	found := Escapes(t.Context(), Bait{Home: home, Above: above, AboveID: IDOf(above), Dir: dir, File: filepath.Join(home, "missing")})
 	for _, p := range found {
 		want := NotHeld
 		if p.ID == "home.log" || p.ID == "files" { // there is none
@@ -53,10 +54,10 @@ func TestEscapesReachWhatIsThere(t *testing.T) {
 			t.Errorf("%+v, want %s", p, want)
 		}
 	}
-	if len(found) < 10 {
+	if len(found) < 11 {
 		t.Errorf("only %d were tried", len(found))
 	}
-	for path, want := range map[string]int{dir: 0, home: 4, filepath.Join(home, "run", "broker"): 0} {
+	for path, want := range map[string]int{dir: 0, filepath.Dir(above): 1, home: 4, filepath.Join(home, "run", "broker"): 0} {
 		if left, err := os.ReadDir(path); err != nil || len(left) != want {
 			t.Errorf("%s: %v %v", path, left, err)
 		}
