@@ -51,12 +51,12 @@ var needs = map[string]func(st *state, req any) need{
 	operatorv1.OperatorService_VerifyBackup_FullMethodName: fixed(nothing),
 	operatorv1.OperatorService_ListBackups_FullMethodName:  fixed(nothing),
 
-	operatorv1.OperatorService_PutSecret_FullMethodName:      fixed(nothing),
+	operatorv1.OperatorService_PutSecret_FullMethodName:      needOfPutSecret,
 	operatorv1.OperatorService_GetSecret_FullMethodName:      fixed(whenRaised),
-	operatorv1.OperatorService_RevertSecret_FullMethodName:   fixed(nothing),
+	operatorv1.OperatorService_RevertSecret_FullMethodName:   fixed(whenRaised), // another content under the same rights
 	operatorv1.OperatorService_AddFile_FullMethodName:        fixed(nothing),
 	operatorv1.OperatorService_CheckFiles_FullMethodName:     fixed(nothing),
-	operatorv1.OperatorService_RepinFile_FullMethodName:      fixed(nothing),
+	operatorv1.OperatorService_RepinFile_FullMethodName:      fixed(whenRaised), // likewise
 	operatorv1.OperatorService_ListResources_FullMethodName:  fixed(nothing),
 	operatorv1.OperatorService_GetResource_FullMethodName:    fixed(nothing),
 	operatorv1.OperatorService_RemoveResource_FullMethodName: fixed(nothing),
@@ -103,6 +103,16 @@ func (s *state) raised() bool {
 		}
 	}
 	return false
+}
+
+// Content under a new name is nobody's yet. A new version of what is there is
+// handed to everybody who was granted the old one, as if it were the same.
+func needOfPutSecret(st *state, req any) need {
+	q, _ := req.(*operatorv1.PutSecretRequest)
+	if f, exists := st.catalog[q.GetName()]; exists && f.version > 0 {
+		return whenRaised
+	}
+	return nothing
 }
 
 // A subject is a right to be asked for; one with a raised tier promises what only
@@ -213,6 +223,9 @@ func (s *state) needOfChanges(current, want *policy.Document, changes []policy.C
 func (s *state) needOfChange(current, want *policy.Document, c policy.Change) need {
 	switch c.What {
 	case policy.AResource:
+		if c.Verb == policy.Modify { // a registered file may be another one then
+			return whenRaised
+		}
 		return nothing
 	case policy.ASubject:
 		var before grants.Subject

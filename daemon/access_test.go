@@ -20,6 +20,7 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 	for _, s := range []grants.Subject{{Name: "plain", MinTier: grants.Cooperative}, {Name: "old"}, {Name: "off", Disabled: true}, {Name: "high", MinTier: grants.Bound}} {
 		st.mustPutSubject(s)
 	}
+	st.catalog["stored"], st.catalog["declared"], st.catalog["file"] = facts{version: 1}, facts{}, facts{file: true}
 	type line struct {
 		what    string
 		request any
@@ -44,12 +45,19 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 		"VerifyBackup": never("changes nothing"),
 		"ListBackups":  never("says nothing about content"),
 
-		"PutSecret":      never("brings content"),
+		"PutSecret": {
+			{"a name that is free", &operatorv1.PutSecretRequest{Name: "fresh"}, nothing},
+			{"what was declared and has no content", &operatorv1.PutSecretRequest{Name: "declared"}, nothing},
+			{"another version", &operatorv1.PutSecretRequest{Name: "stored"}, whenRaised},
+			{"whether it is the same", &operatorv1.PutSecretRequest{Name: "stored", IfChanged: true}, whenRaised},
+			{"what must not be there", &operatorv1.PutSecretRequest{Name: "stored", IfAbsent: true}, whenRaised},
+			{"a file, which is refused", &operatorv1.PutSecretRequest{Name: "file"}, nothing},
+		},
 		"GetSecret":      {{"discloses", nil, whenRaised}},
-		"RevertSecret":   never("brings content back"),
+		"RevertSecret":   {{"an older content in the place of a newer one", nil, whenRaised}},
 		"AddFile":        never("brings content"),
 		"CheckFiles":     never("changes nothing"),
-		"RepinFile":      never("brings content"),
+		"RepinFile":      {{"another content in the place of that which was pinned", nil, whenRaised}},
 		"ListResources":  never("names things"),
 		"GetResource":    never("names things"),
 		"RemoveResource": never("restricts"),
@@ -233,6 +241,8 @@ func TestNeedOfChanges(t *testing.T) {
 	}{
 		"nothing":                {nil, nothing},
 		"a resource":             {[]policy.Change{{Verb: policy.Add, What: policy.AResource}}, nothing},
+		"another resource":       {[]policy.Change{{Verb: policy.Modify, What: policy.AResource}}, whenRaised},
+		"a resource goes":        {[]policy.Change{{Verb: policy.Remove, What: policy.AResource}}, nothing},
 		"a new subject":          {[]policy.Change{subject(policy.Add, "fresh", policy.Subject{})}, whenRaised},
 		"a new raised subject":   {[]policy.Change{subject(policy.Add, "fresh-high", policy.Subject{MinTier: grants.Bound})}, always},
 		"raising":                {[]policy.Change{subject(policy.Modify, "plain", policy.Subject{MinTier: grants.Sandboxed})}, always},

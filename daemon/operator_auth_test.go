@@ -114,8 +114,16 @@ func verbs(c operatorv1.OperatorServiceClient) []struct {
 			_, err := c.RevokeGrants(ctx, &operatorv1.RevokeGrantsRequest{Subject: "worker", All: true})
 			return err
 		}},
-		{"secret put", false, func(ctx context.Context) error {
+		{"secret put of a new name", false, func(ctx context.Context) error {
+			_, err := c.PutSecret(ctx, &operatorv1.PutSecretRequest{Name: "new", Kind: "text", Content: []byte("new")})
+			return err
+		}},
+		{"secret put of a new version", true, func(ctx context.Context) error {
 			_, err := c.PutSecret(ctx, &operatorv1.PutSecretRequest{Name: "plan", Kind: "text", Content: []byte("new")})
+			return err
+		}},
+		{"secret revert", true, func(ctx context.Context) error {
+			_, err := c.RevertSecret(ctx, &operatorv1.RevertSecretRequest{Name: "plan", To: 1})
 			return err
 		}},
 		{"subjects", false, func(ctx context.Context) error {
