@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -277,10 +278,26 @@ func (l *liveScreen) show() {
 	for _, d := range l.denials {
 		state.Denials = append(state.Denials, screen.Denial{
 			Subject: d.GetSubject(), Capability: d.GetCapability(), Cause: d.GetCause(), Count: d.GetCount(),
-			Last: ui.Relative(time.UnixMilli(d.GetLast()), now),
+			Last: ui.Relative(time.UnixMilli(d.GetLast()), now), NoGrant: l.app.noGrant(d),
 		})
 	}
 	l.model.Show(state)
+}
+
+// noGrant says why the grant key would not mend a denial, and what to look at
+// instead; empty where it may.
+func (a *app) noGrant(d *operatorv1.DenialGroup) string {
+	why := a.paste("why", d.GetSubject(), d.GetCapability())
+	switch c := cause(d.GetCause()); c {
+	case causeNoGrant, causeGrantExpired, causeGrantExhausted, causePersonal:
+		return ""
+	case causeNoDisclosure:
+		return fmt.Sprintf("only a grant that discloses mends %s: %s", c, a.paste("grant", d.GetSubject(), d.GetCapability(), "--disclose"))
+	case causeToolNotListed, causeCapsNarrowed, causeUnknownProfile:
+		return fmt.Sprintf("a grant does not mend %s: change the profile in its document and apply that; %q says where", withMeaning(string(c)), why)
+	default:
+		return fmt.Sprintf("a grant does not mend %s; %q says what does", withMeaning(cmp.Or(string(c), d.GetReasonCode())), why)
+	}
 }
 
 // do carries an action out and tells what came of it.

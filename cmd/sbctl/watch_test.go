@@ -32,3 +32,20 @@ func TestDenialsAreCountedFromTheLog(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
+
+// The grant key is for what a grant of its kind mends.
+func TestNoGrant(t *testing.T) {
+	for _, test := range []struct{ cause, reason, want string }{
+		{"NO_GRANT", "ACCESS_DENIED", ""},
+		{"GRANT_EXPIRED", "ACCESS_DENIED", ""},
+		{"CAPS_NARROWED", "ACCESS_DENIED", `a grant does not mend CAPS_NARROWED: the run's profile leaves it out of its caps: change the profile in its document and apply that; "sbctl why worker read:x" says where`},
+		{"DISCLOSURE_NOT_GRANTED", "ACCESS_DENIED", "only a grant that discloses mends DISCLOSURE_NOT_GRANTED: sbctl grant worker read:x --disclose"},
+		{"EXPLICIT_DENY", "ACCESS_DENIED", `a grant does not mend EXPLICIT_DENY: a grant denies it; "sbctl why worker read:x" says what does`},
+		{"", "RATE_LIMITED", `a grant does not mend RATE_LIMITED; "sbctl why worker read:x" says what does`},
+	} {
+		got := (&app{}).noGrant(&operatorv1.DenialGroup{Subject: "worker", Capability: "read:x", Cause: test.cause, ReasonCode: test.reason})
+		if got != test.want {
+			t.Errorf("%s: %q, want %q", test.cause, got, test.want)
+		}
+	}
+}

@@ -24,6 +24,8 @@ type Run struct {
 type Denial struct {
 	Subject, Capability, Cause, Last string
 	Count                            uint64
+	// NoGrant says why a grant would not help; empty where one may.
+	NoGrant string
 }
 
 // State is what the daemon said last.
@@ -194,6 +196,9 @@ func (m *Model) onDenial(verb Verb) (Action, string) {
 	denial, ok := m.denial()
 	if m.focus != denialsPane || !ok || denial.Subject == "" || denial.Capability == "" {
 		return Action{}, "select a denial that names a subject and a capability"
+	}
+	if verb == Grant && denial.NoGrant != "" {
+		return Action{}, denial.NoGrant
 	}
 	return Action{Verb: verb, Subject: denial.Subject, Capability: denial.Capability}, ""
 }

@@ -98,6 +98,22 @@ func TestQuestionIsAboutWhatItSays(t *testing.T) {
 	}
 }
 
+// Where no grant helps none is asked about, and it is said why; denying stays.
+func TestNoGrantWhereNoneHelps(t *testing.T) {
+	m := shown()
+	m.Show(State{Denials: []Denial{{Subject: "worker", Capability: "read:x", NoGrant: "a grant does not mend it"}}})
+	press(m, Tab, "g")
+	if view := strings.Join(m.View(200, 40), "\n"); !strings.Contains(view, "a grant does not mend it") {
+		t.Errorf("no reason in\n%s", view)
+	}
+	if got := press(m, "y"); got.Verb != None {
+		t.Errorf("y does %v", got)
+	}
+	if got := press(m, "d", "y"); got.Verb != Deny {
+		t.Errorf("d and y do %v", got)
+	}
+}
+
 // A launch stands above its runs, and what ends with it is said before.
 func TestLaunchIsAGroup(t *testing.T) {
 	m := shown()
