@@ -15,6 +15,7 @@ import (
 	"subjectbroker/proto/terminal"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker/client"
+	"subjectbroker/worker/launch"
 )
 
 // patience bounds one call that has no person or key source in it. The daemon
@@ -83,11 +84,24 @@ func (a *app) operator(ctx context.Context) (operatorv1.OperatorServiceClient, e
 		}
 		conn, err := client.Operator(ctx, places)
 		if err != nil {
-			return nil, fail(err, "reaching the daemon")
+			return nil, notReached(err)
 		}
 		a.conn = conn
 	}
 	return operatorv1.NewOperatorServiceClient(a.conn), nil
+}
+
+// notReached is the failure to connect. In a launch the operator's socket is not
+// there, and no service that is started mends that.
+func notReached(err error) error {
+	const doing = "reaching the daemon"
+	if marker, inside := launch.Inside(); inside {
+		return &failure{
+			code: wire.AccessDenied, doing: doing, exit: wire.ExitDenied, cause: err,
+			what: "this is a launch of " + marker.Subject + ", and what the operator does cannot be done in one",
+		}
+	}
+	return fail(err, doing)
 }
 
 // close ends the connection; in a console it is not a line's to end.

@@ -250,6 +250,7 @@ func (c explainCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if view.Decision != decisionAllow {
+		a.sayNearest(ctx, cause(view.Cause), c.Subject, resourceOf(capability))
 		return exitCode(wire.ExitDenied)
 	}
 	return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -118,6 +119,11 @@ func (c runCmd) Run(ctx context.Context, a *app) error {
 	config, err := c.config(doing, places)
 	if err != nil {
 		return err
+	}
+	for _, name := range c.KeepEnv {
+		if _, set := os.LookupEnv(name); !set {
+			a.say("warning: --keep-env %s: it is not set here, and so not in there", name)
+		}
 	}
 	return a.launch(ctx, doing, config, launchPlan{
 		argv: argv, handed: handed, kept: c.KeepEnv, places: c.placesInside(a, places),
@@ -324,6 +330,9 @@ func (a *app) launch(ctx context.Context, doing string, config launch.Config, pl
 	if _, err := a.operator(ctx); err != nil {
 		return err // before anything is started for a daemon that is not there
 	}
+	if err := checkOneUID(doing, config.SocketDir); err != nil {
+		return err
+	}
 	tree, err := launch.Start(ctx, config)
 	if err != nil {
 		return notLaunched(doing, err)
@@ -353,6 +362,19 @@ func (a *app) launch(ctx context.Context, doing string, config launch.Config, pl
 		return notStarted(doing, err)
 	}
 	return a.waitFor(doing, tree)
+}
+
+// checkOneUID refuses a launch that the daemon could not look at: the owner of
+// its socket is who it is.
+func checkOneUID(doing, socketDir string) error {
+	uid, foreign := foreignDaemon(socketDir)
+	if !foreign {
+		return nil
+	}
+	return &failure{
+		code: wire.PlatformUnsupported, doing: doing, exit: wire.ExitFailed, hint: "sbctl doctor",
+		what: fmt.Sprintf("%s: launches need sbctl run and sbd under one uid, and sbd has uid %d", wire.PlatformUnsupported, uid),
+	}
 }
 
 // waitFor ends as the command of tree ends.

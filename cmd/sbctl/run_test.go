@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -71,6 +73,29 @@ func TestNotLaunched(t *testing.T) {
 	}
 	refused, _ := errors.AsType[*failure](notLaunched("starting x", launch.ErrRefused))
 	if refused == nil || refused.exit != 2 {
+		t.Errorf("%+v", refused)
+	}
+}
+
+// A daemon of another uid cannot look at a launch, and that is said before one
+// is started.
+func TestLaunchNeedsOneUID(t *testing.T) {
+	dir := t.TempDir()
+	operator := filepath.Join(dir, "operator")
+	if err := os.Mkdir(operator, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkOneUID("starting x", dir); err != nil {
+		t.Errorf("of this uid: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		return // only root gives a directory away
+	}
+	if err := os.Chown(operator, 65534, -1); err != nil {
+		t.Fatal(err)
+	}
+	refused, _ := errors.AsType[*failure](checkOneUID("starting x", dir))
+	if refused == nil || refused.exit != 1 || refused.what != "PLATFORM_UNSUPPORTED: launches need sbctl run and sbd under one uid, and sbd has uid 65534" {
 		t.Errorf("%+v", refused)
 	}
 }

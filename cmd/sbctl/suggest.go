@@ -46,6 +46,22 @@ func (a *app) suggest(ctx context.Context, args []string, err error) error {
 	return failed
 }
 
+// sayNearest says which name was probably meant where a decision was about one
+// that does not exist.
+func (a *app) sayNearest(ctx context.Context, why cause, subject, resource string) {
+	typed, what, noun := subject, wire.UnknownSubject, "subject"
+	switch why {
+	case causeUnknownSubject:
+	case causeUnknownResource:
+		typed, what, noun = resource, wire.UnknownResource, "resource"
+	default:
+		return
+	}
+	if near, ok := nearest.Name(typed, a.namesOf(ctx, what)); ok {
+		a.done("no %s is named %s, did you mean %s?", noun, typed, near)
+	}
+}
+
 // namesOf are the names that there are: of resources, or of subjects.
 func (a *app) namesOf(ctx context.Context, what string) []string {
 	var names []string

@@ -407,7 +407,11 @@ func (v *view) findWorkspace(cfg Config, all []mount) error {
 	homes := append([]string{cfg.Home, filepath.Join(cmp.Or(cfg.SocketDir, filepath.Join(cfg.Home, "run")), "operator")}, cfg.Homes...)
 	for _, home := range homes {
 		if home, err := filepath.EvalSymlinks(home); err == nil && overlap(all, resolved, home) {
-			return refuse("the workspace %s contains %s or lies in it, which is the broker's", dir, home)
+			how := "contains"
+			if within(resolved, home) {
+				how = "lies in"
+			}
+			return refuse("the workspace %s %s %s, which is the broker's: --workspace names another", dir, how, home)
 		}
 	}
 	v.workspace = resolved
