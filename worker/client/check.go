@@ -243,5 +243,8 @@ func unavailable(socket string, err error) error {
 	} else if call, ok := errors.AsType[*os.SyscallError](err); ok {
 		what = call.Err
 	}
+	if errors.Is(err, fs.ErrPermission) { // somebody may well listen, and no start of theirs mends it
+		return &wire.Error{Reason: wire.BrokerUnavailable, Message: fmt.Sprintf("uid %d may not connect to %s: %v", os.Geteuid(), socket, what), Hint: "sbctl doctor"}
+	}
 	return &wire.Error{Reason: wire.BrokerUnavailable, Message: fmt.Sprintf("nobody listens at %s: %v", socket, what), Hint: startHint}
 }
