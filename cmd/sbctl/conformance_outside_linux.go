@@ -297,7 +297,7 @@ func (c attemptCmd) pose(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
+	defer func() { _ = listener.Close() }()
 	if err := os.Chmod(socket, 0o600); err != nil {
 		return err
 	}

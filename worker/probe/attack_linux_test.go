@@ -63,3 +63,30 @@ func TestEscapesReachWhatIsThere(t *testing.T) {
 		}
 	}
 }
+
+// A directory of the same path that is not the one outside is not moved: a
+// sandbox has its own.
+func TestAnotherDirectoryIsNotMoved(t *testing.T) {
+	above := filepath.Join(t.TempDir(), "above")
+	if err := os.Mkdir(above, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	own := IDOf(above)
+	for _, test := range []struct {
+		name string
+		id   FileID
+		want Status
+	}{
+		{"itself", own, NotHeld},
+		{"another", FileID{own.Device, own.Inode + 1}, Held},
+		{"on another device", FileID{own.Device + 1, own.Inode}, Held},
+	} {
+		found := Escapes(t.Context(), Bait{Above: above, AboveID: test.id})
+		if len(found) != 1 || found[0].ID != "home.parent" || found[0].Status != test.want {
+			t.Errorf("%s: %+v, want %s", test.name, found, test.want)
+		}
+	}
+	if IDOf(above) != own || IDOf(above+".moved") != (FileID{}) {
+		t.Error("it is not where it was")
+	}
+}
