@@ -33,6 +33,7 @@ type relay struct {
 	wakeW   *os.File
 	mu      sync.Mutex
 	reading bool
+	late    bool        // begun in the background: the modes were the shell's, who was editing a line
 	saved   *term.State // the terminal's modes while it is raw
 }
 
@@ -101,6 +102,8 @@ func (r *relay) begin(master *os.File) error {
 			r.hangUp()
 		}
 	}()
+	group, err := unix.IoctlGetInt(int(r.tty.Fd()), unix.TIOCGPGRP)
+	r.late = err == nil && group != unix.Getpgrp()
 	r.look()
 	return nil
 }
@@ -190,6 +193,10 @@ func (r *relay) look() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.in != nil {
+		if r.late {
+			r.takeModes()
+			r.late = false
+		}
 		state, err := term.MakeRaw(int(r.in.Fd()))
 		if err == nil && r.saved == nil {
 			r.saved = state
@@ -206,6 +213,17 @@ func (r *relay) resize(size *unix.Winsize) {
 	raw, err := r.master.SyscallConn() // os.File.Fd would make it blocking
 	if err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, size) })
+	}
+}
+
+// takeModes gives the tree's terminal the modes that this process's has now.
+func (r *relay) takeModes() {
+	modes, err := unix.IoctlGetTermios(int(r.in.Fd()), unix.TCGETS)
+	if err != nil {
+		return
+	}
+	if raw, err := r.master.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetTermios(int(fd), unix.TCSETS, modes) })
 	}
 }
 

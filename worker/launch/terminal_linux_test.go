@@ -285,6 +285,25 @@ func TestBackground(t *testing.T) {
 	})
 }
 
+// A shell that edits its lines has the terminal in modes of its own while a job
+// is started in the background; fetched, the job has those of a command.
+func TestBackgroundOfAShellThatEdits(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "plain", `echo begin; sed -u s/^/got-/; echo ended-$((1+1))`)
+		s.typed("stty -icanon\n")
+		s.typed("./plain &\n")
+		s.wait("begin")
+		s.typed("stty icanon\n")
+		s.cooked()
+		s.typed("fg\n")
+		s.typed("one\n")
+		s.wait("got-one")
+		s.typed("\x04")
+		s.wait("ended-2")
+	})
+}
+
 // Landlock's rules about devices leave a sandbox its terminal.
 func TestSandboxTerminal(t *testing.T) {
 	asEach(t, func(t *testing.T, w *world) {
