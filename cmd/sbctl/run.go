@@ -80,7 +80,8 @@ the variables that are kept out of any launch. It can only narrow, with --sandbo
 and --no-net; another subject, or --env, exits 3.
 
 Exit codes:
-  that of CMD, or 128 and the number of the signal that ended it
+  that of CMD, or 128 and the number of the signal that ended it; by INT, QUIT, HUP,
+  TERM, USR1 or USR2 run ends too, so that a shell sees it
   126 CMD cannot be executed    127 there is no such command
   137 the launch was ended from outside, by "runs end" for one
   before CMD starts, those of sbctl: 1 also where the machine lacks a piece that
