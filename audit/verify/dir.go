@@ -85,10 +85,7 @@ func verifyFolder(ctx context.Context, dir string, options Options, of *extents)
 		if v.report.Fault == nil || !v.unaccounted && !v.report.Rotating {
 			return v, nil
 		}
-		if v.report.Rotating {
-			pause(ctx, rotationTakes)
-		}
-		if now, err := v.source.list(); err != nil || slices.Equal(now, v.listed) {
+		if moved, err := v.moved(ctx); err != nil || !moved {
 			return v, err
 		}
 		if attempt == attempts {
@@ -97,11 +94,36 @@ func verifyFolder(ctx context.Context, dir string, options Options, of *extents)
 	}
 }
 
-var errOvertaken = errors.New("segments were pruned, or begun, faster than they could be read: try again")
+var errOvertaken = fmt.Errorf("%w: segments were pruned, or begun, faster than they could be read: try again", ErrPruning)
 
-// rotationTakes is how long a running log may take from the hand-over to the
-// next segment, until it passes for one that was interrupted.
-const rotationTakes = 100 * time.Millisecond
+// How long a running log may take from the hand-over to the next segment, until
+// it passes for one that was interrupted: rotationTakes where nothing but the
+// files tells that it runs, daemonTakes where the daemon has just said so.
+const (
+	rotationTakes = 500 * time.Millisecond
+	daemonTakes   = 3 * time.Second
+)
+
+// moved reports whether the folder holds other segments than were listed. After
+// a hand-over it waits for the next one.
+func (v *verifier) moved(ctx context.Context) (bool, error) {
+	patience := rotationTakes
+	switch {
+	case !v.report.Rotating:
+		patience = 0
+	case v.options.Head != nil:
+		patience = daemonTakes
+	}
+	for until := time.Now().Add(patience); ; pause(ctx, rotationTakes/20) {
+		now, err := v.source.list()
+		if err != nil || !slices.Equal(now, v.listed) {
+			return err == nil, err
+		}
+		if !time.Now().Before(until) || ctx.Err() != nil {
+			return false, nil
+		}
+	}
+}
 
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)

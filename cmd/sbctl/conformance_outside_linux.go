@@ -232,7 +232,7 @@ func (h *harness) impostors(ctx context.Context, supported bool) error {
 		case err != nil:
 			return err
 		case spoken:
-			worked[tier], words[tier] = true, "sbctl spoke to it"
+			worked[tier], words[tier] = true, "it was taken for the broker"
 		case code == wire.ExitUsage:
 			worked[tier], words[tier] = false, "refused: "+said
 		default:

@@ -36,7 +36,7 @@ func TestImpostor(t *testing.T) {
 		return
 	}
 	if home == "" {
-		t.Skip("it is started by other tests")
+		return // as a test it has nothing to show
 	}
 	must(t, os.Rename(filepath.Dir(home), filepath.Dir(home)+".x"))
 	received := make(chan int, 2)

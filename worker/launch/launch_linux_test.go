@@ -319,18 +319,24 @@ func (w *world) ask(a asked) *exec.Cmd {
 	return cmd
 }
 
-// output runs cmd and returns all that it says, and its exit code.
+// output runs cmd and returns all that it says, and its exit code as a shell has
+// it: 128 and the number of the signal that ended it.
 func output(t *testing.T, cmd *exec.Cmd) (string, int) {
 	t.Helper()
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
-		t.Fatalf("%v: %v\n%s", cmd.Args, err, out.String())
-	} else if ok && exit.ProcessState.ExitCode() < 0 {
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
 		t.Fatalf("%v: %v\n%s", cmd.Args, err, out.String())
 	}
-	return out.String(), cmd.ProcessState.ExitCode()
+	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	switch {
+	case !status.Signaled():
+		return out.String(), status.ExitStatus()
+	case status.Signal() == syscall.SIGKILL: // its time is over
+		t.Fatalf("%v: %v\n%s", cmd.Args, err, out.String())
+	}
+	return out.String(), 128 + int(status.Signal())
 }
 
 // outsider is a process of this world's uid outside any tree.
