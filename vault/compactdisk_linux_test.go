@@ -96,6 +96,10 @@ func newDisk(t *testing.T, suite string) *disk {
 
 func (d *disk) unmount(t *testing.T) {
 	t.Helper()
+	if fd, err := unix.Open(d.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+		_ = unix.Syncfs(fd) // fails after a cut, as it should
+		_ = unix.Close(fd)
+	}
 	var err error
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
 		if err = unix.Unmount(d.dir, 0); !errors.Is(err, unix.EBUSY) {
@@ -107,15 +111,28 @@ func (d *disk) unmount(t *testing.T) {
 	}
 }
 
+// mount mounts what is on it once more, from a copy: a mount namespace that
+// somebody made meanwhile may hold the old one, and what its kernel still has to
+// write there, at its end, would be written over what is new.
 func (d *disk) mount(t *testing.T) {
 	t.Helper()
+	next, ok := strings.CutSuffix(d.image, ".copy")
+	if !ok {
+		next = d.image + ".copy"
+	}
+	if out, err := exec.Command("cp", "--sparse=always", d.image, next).CombinedOutput(); err != nil {
+		t.Fatalf("copying a disk: %v %s", err, out)
+	}
+	if err := os.Remove(d.image); err != nil {
+		t.Fatal(err)
+	}
+	d.image = next
 	if out, err := d.attach(); err != nil {
 		t.Fatalf("mounting: %v %s", err, out)
 	}
 }
 
-// attach mounts it on a device of its own each time: that of before may be held
-// by a mount namespace that somebody made meanwhile, and is dead.
+// attach mounts it on a device of its own.
 func (d *disk) attach() (said []byte, err error) {
 	device, err := exec.Command("losetup", "--find", "--show", d.image).Output()
 	if err != nil {

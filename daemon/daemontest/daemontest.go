@@ -17,6 +17,7 @@ package daemontest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -162,7 +163,8 @@ func (o Options) config() string {
 	return config
 }
 
-// writeConfig writes config.yaml for whoever owns the home.
+// writeConfig writes config.yaml for whoever owns the home, so that it is still
+// there when the power is cut.
 func writeConfig(home, config string) error {
 	path := filepath.Join(home, "config.yaml")
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
@@ -173,9 +175,19 @@ func writeConfig(home, config string) error {
 		return err
 	}
 	if stat := info.Sys().(*syscall.Stat_t); int(stat.Uid) != os.Geteuid() {
-		return os.Chown(path, int(stat.Uid), int(stat.Gid))
+		if err := os.Chown(path, int(stat.Uid), int(stat.Gid)); err != nil {
+			return err
+		}
 	}
-	return nil
+	return errors.Join(syncFile(path), syncFile(home), syncFile(filepath.Dir(home)))
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // NoGuard is the line of config.yaml that turns the guard against eager agents

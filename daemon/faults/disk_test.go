@@ -70,6 +70,10 @@ func (d *disk) cut() {
 // remount mounts it again, as after a reboot. Nobody may use it any more.
 func (d *disk) remount(options ...string) {
 	d.t.Helper()
+	if fd, err := unix.Open(d.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+		_ = unix.Syncfs(fd) // fails after a cut, as it should
+		must(d.t, unix.Close(fd))
+	}
 	var err error
 	for until := time.Now().Add(daemontest.Patience); time.Now().Before(until); time.Sleep(time.Millisecond) {
 		if err = unix.Unmount(d.dir, 0); !errors.Is(err, unix.EBUSY) {
@@ -77,13 +81,27 @@ func (d *disk) remount(options ...string) {
 		}
 	}
 	must(d.t, err)
+	// What is on it goes on in a copy: a mount namespace that somebody made
+	// meanwhile may hold the old one, and what its kernel still has to write there,
+	// at its end, would be written over what is new.
+	next := otherName(d.image)
+	d.run("cp", "--sparse=always", d.image, next)
+	must(d.t, os.Remove(d.image))
+	d.image = next
 	if out, err := d.mount(options...); err != nil {
 		d.t.Fatalf("mounting: %v: %s", err, out)
 	}
 }
 
-// mount mounts it on a device of its own each time: that of before may be held by
-// a mount namespace that somebody made meanwhile, and is dead.
+// otherName alternates between two names.
+func otherName(image string) string {
+	if before, ok := strings.CutSuffix(image, ".copy"); ok {
+		return before
+	}
+	return image + ".copy"
+}
+
+// mount mounts it on a device of its own.
 func (d *disk) mount(options ...string) (said []byte, err error) {
 	device, err := exec.Command("losetup", "--find", "--show", d.image).Output()
 	if err != nil {
