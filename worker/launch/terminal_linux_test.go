@@ -221,7 +221,9 @@ func TestKeysAndSize(t *testing.T) {
 		s.wait("terminal")
 		s.wait("24 80")
 		s.wait("/dev/pts/0") // the tree's first
+		// A shell that is just about to read hears of it after the line.
 		s.typed("\x03")
+		s.typed("\n")
 		s.wait("interrupted")
 		s.typed("end\n")
 		s.wait("got:end")
