@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -515,23 +514,11 @@ func foundWords(found []string) string {
 
 // search looks for the content in the files below dir.
 func (b *brokerLayer) search(dir string) (found []string, files int, err error) {
-	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		files++
-		for name := range b.markers {
-			if bytes.Contains(content, b.mark(name)) {
-				found = append(found, name+" in "+filepath.Base(path))
-			}
-		}
-		return nil
-	})
-	return found, files, err
+	marks := map[string][]byte{}
+	for name := range b.markers {
+		marks[name] = b.mark(name)
+	}
+	return searchFiles(dir, marks)
 }
 
 // forgedLog changes one denial of a copy of the log into something else.

@@ -9,7 +9,6 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -283,24 +282,7 @@ func (d *demo) proof(genesis string) error {
 func (d *demo) sealed(docs documents) error {
 	d.title("Nothing sealed lies on disk in clear")
 	markers := map[string][]byte{"notes": docs.notes[:24], "deploy-key": docs.key[32:72], "logo": docs.logo[:32]}
-	var found []string
-	files := 0
-	err := filepath.WalkDir(d.home, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		files++
-		for name, marker := range markers {
-			if bytes.Contains(content, marker) {
-				found = append(found, fmt.Sprintf("%s in %s", name, filepath.Base(path)))
-			}
-		}
-		return nil
-	})
+	found, files, err := searchFiles(d.home, markers)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -187,4 +188,26 @@ func (s *stage) sbctlWith(ctx context.Context, passphrase string, args ...string
 		return said.String(), exit.ExitCode(), nil
 	}
 	return said.String(), 0, err
+}
+
+// searchFiles looks for named pieces of content in every file below dir, and
+// returns "NAME in FILE" for each that it finds.
+func searchFiles(dir string, markers map[string][]byte) (found []string, files int, err error) {
+	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		files++
+		for name, marker := range markers {
+			if bytes.Contains(content, marker) {
+				found = append(found, name+" in "+filepath.Base(path))
+			}
+		}
+		return nil
+	})
+	return found, files, err
 }

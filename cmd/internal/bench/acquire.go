@@ -16,21 +16,12 @@ const entrySize = 570
 
 // measureAcquire has one client: over the socket and through the shim.
 func measureAcquire(ctx context.Context, s *settings) ([]figure, error) {
-	b, err := newBroker(s.bin, s.dir, "acquire")
+	b, err := s.brokerWith(ctx, "acquire", 0)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := b.start(ctx); err != nil {
 		return nil, err
 	}
 	defer b.stop()
 	small, large := text(1<<10), text(1<<20)
-	if err := b.sbctl(ctx, nil, "subject", "add", subject); err != nil {
-		return nil, err
-	}
-	if err := b.put(ctx, "small", small); err != nil {
-		return nil, err
-	}
 	if err := b.put(ctx, "large", large); err != nil {
 		return nil, err
 	}
@@ -115,20 +106,11 @@ func measureAcquire(ctx context.Context, s *settings) ([]figure, error) {
 // measureCrowd has 64 clients at once.
 func measureCrowd(ctx context.Context, s *settings) ([]figure, error) {
 	const crowd = 64
-	b, err := newBroker(s.bin, s.dir, "crowd")
+	b, err := s.brokerWith(ctx, "crowd", 0)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := b.start(ctx); err != nil {
-		return nil, err
-	}
 	defer b.stop()
-	if err := b.sbctl(ctx, nil, "subject", "add", subject); err != nil {
-		return nil, err
-	}
-	if err := b.put(ctx, "small", text(1<<10)); err != nil {
-		return nil, err
-	}
 	socket, stopEmpty, err := s.startEmpty(ctx)
 	if err != nil {
 		return nil, err

@@ -22,20 +22,11 @@ const (
 
 // measureLaunch has commands started by sbctl run, and a client inside.
 func measureLaunch(ctx context.Context, s *settings) ([]figure, error) {
-	b, err := newBroker(s.bin, s.dir, "launch")
+	b, err := s.brokerWith(ctx, "launch", 0)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := b.start(ctx); err != nil {
-		return nil, err
-	}
 	defer b.stop()
-	if err := b.sbctl(ctx, nil, "subject", "add", subject); err != nil {
-		return nil, err
-	}
-	if err := b.put(ctx, "small", text(1<<10)); err != nil {
-		return nil, err
-	}
 
 	workspace := filepath.Join(s.dir, "workspace")
 	if err := os.Mkdir(workspace, 0o700); err != nil {

@@ -76,6 +76,8 @@ func measureScale(ctx context.Context, s *settings) ([]figure, error) {
 	}}, nil
 }
 
+// brokerWith starts a broker with a subject, a small document and so many
+// resources more.
 func (s *settings) brokerWith(ctx context.Context, name string, resources int) (*broker, error) {
 	b, err := newBroker(s.bin, s.dir, name)
 	if err != nil {
@@ -84,13 +86,18 @@ func (s *settings) brokerWith(ctx context.Context, name string, resources int) (
 	if _, err := b.start(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.sbctl(ctx, nil, "subject", "add", subject); err != nil {
-		return b, err
+	err = b.sbctl(ctx, nil, "subject", "add", subject)
+	if err == nil {
+		err = b.put(ctx, "small", text(1<<10))
 	}
-	if err := b.put(ctx, "small", text(1<<10)); err != nil {
-		return b, err
+	if err == nil && resources > 0 {
+		err = b.declare(ctx, resources)
 	}
-	return b, b.declare(ctx, resources)
+	if err != nil {
+		b.stop()
+		return nil, err
+	}
+	return b, nil
 }
 
 // startFloor does what no start can do without.
