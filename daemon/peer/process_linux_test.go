@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"subjectbroker/daemon/peer"
@@ -18,6 +19,9 @@ import (
 func start(t *testing.T, script string, args ...string) (*exec.Cmd, io.WriteCloser, string) {
 	t.Helper()
 	cmd := exec.Command("sh", append([]string{"-c", script, "sh"}, args...)...)
+	// A session of its own: the leader of ours may live outside our pid namespace,
+	// where the kernel calls it 0.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +59,8 @@ func TestAncestry(t *testing.T) {
 		t.Errorf("it ends at %+v, which has a parent", top)
 	}
 	inner := line[0]
-	if inner.Name != "sh" || inner.UID != uint32(os.Geteuid()) || !strings.Contains(inner.Command, `a mark\u000a`) || inner.Session == 0 {
+	if inner.Name != "sh" || inner.UID != uint32(os.Geteuid()) || !strings.Contains(inner.Command, `a mark\u000a`) ||
+		int(inner.Session) != outer.Process.Pid {
 		t.Errorf("the inner shell is %+v", inner)
 	}
 	if !inner.Same() {
