@@ -54,12 +54,12 @@ var needs = map[string]func(st *state, req any) need{
 	operatorv1.OperatorService_PutSecret_FullMethodName:      needOfPutSecret,
 	operatorv1.OperatorService_GetSecret_FullMethodName:      fixed(whenRaised),
 	operatorv1.OperatorService_RevertSecret_FullMethodName:   fixed(whenRaised), // another content under the same rights
-	operatorv1.OperatorService_AddFile_FullMethodName:        fixed(nothing),
+	operatorv1.OperatorService_AddFile_FullMethodName:        needOfAddFile,
 	operatorv1.OperatorService_CheckFiles_FullMethodName:     fixed(nothing),
 	operatorv1.OperatorService_RepinFile_FullMethodName:      fixed(whenRaised), // likewise
 	operatorv1.OperatorService_ListResources_FullMethodName:  fixed(nothing),
 	operatorv1.OperatorService_GetResource_FullMethodName:    fixed(nothing),
-	operatorv1.OperatorService_RemoveResource_FullMethodName: fixed(nothing),
+	operatorv1.OperatorService_RemoveResource_FullMethodName: needOfRemoveResource,
 
 	operatorv1.OperatorService_AddSubject_FullMethodName:    needOfAddSubject,
 	operatorv1.OperatorService_SetSubject_FullMethodName:    needOfSetSubject,
@@ -105,14 +105,34 @@ func (s *state) raised() bool {
 	return false
 }
 
-// Content under a new name is nobody's yet. A new version of what is there is
-// handed to everybody who was granted the old one, as if it were the same.
 func needOfPutSecret(st *state, req any) need {
 	q, _ := req.(*operatorv1.PutSecretRequest)
 	if f, exists := st.catalog[q.GetName()]; exists && f.version > 0 {
 		return whenRaised
 	}
+	return st.needOfContent(q.GetName())
+}
+
+func needOfAddFile(st *state, req any) need {
+	q, _ := req.(*operatorv1.AddFileRequest)
+	return st.needOfContent(q.GetName())
+}
+
+// needOfContent is what content needs where there was none. Under a name that
+// nobody was granted it is nobody's yet. A pattern, or a grant of what was only
+// declared, hands it out as it would hand out what the name stood for before.
+func (s *state) needOfContent(name string) need {
+	if slices.ContainsFunc(s.set.Matching(name), func(g grants.Grant) bool { return g.Effect == grants.Allow }) {
+		return whenRaised
+	}
 	return nothing
+}
+
+// What names a resource goes with it. Without its denials the name would be
+// allowed by the patterns that stay, to whatever it stands for next.
+func needOfRemoveResource(st *state, req any) need {
+	q, _ := req.(*operatorv1.RemoveResourceRequest)
+	return needOfRevoking(st.set.Exact(q.GetName()), false)
 }
 
 // A subject is a right to be asked for; one with a raised tier promises what only
@@ -201,10 +221,14 @@ func needOfRevoking(gone []grants.Grant, all bool) need {
 }
 
 // Whoever starts the first process of a launch is its subject: a tier that keeps
-// out processes of this uid would else keep out none.
+// out processes of this uid, the subject's own or that of one of its grants, would
+// else keep out none.
 func needOfOpenLaunch(st *state, req any) need {
 	q, _ := req.(*operatorv1.OpenLaunchRequest)
 	if subject, _ := st.set.Subject(q.GetSubject()); raised(subject.MinTier) || len(q.GetDisclose()) > 0 {
+		return whenRaised
+	}
+	if slices.ContainsFunc(st.set.GrantsOf(q.GetSubject()), func(g grants.Grant) bool { return raised(g.Tier) }) {
 		return whenRaised
 	}
 	return nothing
@@ -223,10 +247,13 @@ func (s *state) needOfChanges(current, want *policy.Document, changes []policy.C
 func (s *state) needOfChange(current, want *policy.Document, c policy.Change) need {
 	switch c.What {
 	case policy.AResource:
-		if c.Verb == policy.Modify { // a registered file may be another one then
+		switch c.Verb {
+		case policy.Modify: // a registered file may be another one then
 			return whenRaised
+		case policy.Add:
+			return s.needOfContent(c.Name)
 		}
-		return nothing
+		return nothing // its grants are changes of their own
 	case policy.ASubject:
 		var before grants.Subject
 		old, exists := current.Subjects[c.Name]

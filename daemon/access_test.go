@@ -21,6 +21,14 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 		st.mustPutSubject(s)
 	}
 	st.catalog["stored"], st.catalog["declared"], st.catalog["file"] = facts{version: 1}, facts{}, facts{file: true}
+	st.mustPutSubject(grants.Subject{Name: "tiered", MinTier: grants.Cooperative})
+	inTier := grantOf(t, "bbbbbbbbbb", "tiered", "read:team.*", grants.Allow, time.Time{})
+	inTier.Tier = grants.Bound
+	for _, g := range []grants.Grant{
+		inTier, grantOf(t, "cccccccccc", "plain", "read:promised", grants.Allow, time.Time{}), grantOf(t, "dddddddddd", "plain", "read:denied", grants.Deny, time.Time{}),
+	} {
+		st.mustPutGrant(g)
+	}
 	type line struct {
 		what    string
 		request any
@@ -52,15 +60,25 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 			{"whether it is the same", &operatorv1.PutSecretRequest{Name: "stored", IfChanged: true}, whenRaised},
 			{"what must not be there", &operatorv1.PutSecretRequest{Name: "stored", IfAbsent: true}, whenRaised},
 			{"a file, which is refused", &operatorv1.PutSecretRequest{Name: "file"}, nothing},
+			{"a name that a pattern covers", &operatorv1.PutSecretRequest{Name: "team.plan"}, whenRaised},
+			{"a name that was granted", &operatorv1.PutSecretRequest{Name: "promised"}, whenRaised},
+			{"a name that was only denied", &operatorv1.PutSecretRequest{Name: "denied"}, nothing},
 		},
-		"GetSecret":      {{"discloses", nil, whenRaised}},
-		"RevertSecret":   {{"an older content in the place of a newer one", nil, whenRaised}},
-		"AddFile":        never("brings content"),
-		"CheckFiles":     never("changes nothing"),
-		"RepinFile":      {{"another content in the place of that which was pinned", nil, whenRaised}},
-		"ListResources":  never("names things"),
-		"GetResource":    never("names things"),
-		"RemoveResource": never("restricts"),
+		"GetSecret":    {{"discloses", nil, whenRaised}},
+		"RevertSecret": {{"an older content in the place of a newer one", nil, whenRaised}},
+		"AddFile": {
+			{"a name that is free", &operatorv1.AddFileRequest{Name: "fresh"}, nothing},
+			{"a name that a pattern covers", &operatorv1.AddFileRequest{Name: "team.plan"}, whenRaised},
+		},
+		"CheckFiles":    never("changes nothing"),
+		"RepinFile":     {{"another content in the place of that which was pinned", nil, whenRaised}},
+		"ListResources": never("names things"),
+		"GetResource":   never("names things"),
+		"RemoveResource": {
+			{"what was granted", &operatorv1.RemoveResourceRequest{Name: "promised"}, nothing},
+			{"what a pattern covers", &operatorv1.RemoveResourceRequest{Name: "team.plan"}, nothing},
+			{"what was denied", &operatorv1.RemoveResourceRequest{Name: "denied"}, whenRaised},
+		},
 
 		"AddSubject": {
 			{"somebody who can ask", &operatorv1.AddSubjectRequest{Name: "x"}, whenRaised},
@@ -97,6 +115,7 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 			{"of one that every process of the uid can be", &operatorv1.OpenLaunchRequest{Subject: "plain"}, nothing},
 			{"of one that has no tier", &operatorv1.OpenLaunchRequest{Subject: "old"}, nothing},
 			{"of a raised one", &operatorv1.OpenLaunchRequest{Subject: "high"}, whenRaised},
+			{"of one with a raised grant", &operatorv1.OpenLaunchRequest{Subject: "tiered"}, whenRaised},
 			{"of nobody", &operatorv1.OpenLaunchRequest{Subject: "nobody"}, nothing},
 			{"with contents", &operatorv1.OpenLaunchRequest{Subject: "plain", Disclose: []string{"plan"}}, whenRaised},
 		},

@@ -33,7 +33,18 @@ func TestWithoutASessionNothingIsSwapped(t *testing.T) {
 			_, err := d.Operator().AddFile(t.Context(), &operatorv1.AddFileRequest{Name: "file", Path: file})
 			must(t, err)
 			must(t, os.WriteFile(file, []byte("two"), 0o600))
-			d.AddSubject("worker")
+			for _, name := range []string{"worker", "reader"} {
+				d.AddSubject(name)
+			}
+			d.Put("team.plan", "theirs to read")
+			d.Put("team.payroll", "denied")
+			d.Grant("reader", "read:team.*")
+			_, err = d.Operator().CreateGrants(t.Context(), &operatorv1.CreateGrantsRequest{Subject: "reader", Capabilities: []string{"team.payroll"}, Deny: true})
+			must(t, err)
+			_, err = d.Operator().Apply(t.Context(), &operatorv1.ApplyRequest{Document: []byte(
+				"version: 1\nresources: {promised: {kind: text}}\ngrants: [{subject: reader, capability: \"read:promised\"}]\n",
+			)})
+			must(t, err)
 			if tc.raised {
 				setTier(d, "worker", "bound")
 			}
@@ -42,6 +53,9 @@ func TestWithoutASessionNothingIsSwapped(t *testing.T) {
 				_, err := c.OpenSession(t.Context(), &operatorv1.OpenSessionRequest{Passphrase: []byte(daemontest.Passphrase)})
 				must(t, err)
 			}
+			// Taking away is everybody's, also where a pattern stays.
+			_, err = c.RemoveResource(t.Context(), &operatorv1.RemoveResourceRequest{Name: "team.plan"})
+			must(t, err)
 			other := "version: 1\nresources: {file: {file: " + file + ".other}}\n"
 			must(t, os.WriteFile(file+".other", []byte("three"), 0o600))
 			for _, swap := range []struct {
@@ -66,6 +80,26 @@ func TestWithoutASessionNothingIsSwapped(t *testing.T) {
 				}},
 				{"another file", func(ctx context.Context) error {
 					_, err := c.Apply(ctx, &operatorv1.ApplyRequest{Document: []byte(other)})
+					return err
+				}},
+				{"the name of what was removed", func(ctx context.Context) error {
+					_, err := c.PutSecret(ctx, &operatorv1.PutSecretRequest{Name: "team.plan", Content: []byte("theirs"), Kind: "text"})
+					return err
+				}},
+				{"a file under a pattern", func(ctx context.Context) error {
+					_, err := c.AddFile(ctx, &operatorv1.AddFileRequest{Name: "team.file", Path: file})
+					return err
+				}},
+				{"a file under a pattern, by a document", func(ctx context.Context) error {
+					_, err := c.Apply(ctx, &operatorv1.ApplyRequest{Document: []byte("version: 1\nresources: {team.other: {file: " + file + "}}\n")})
+					return err
+				}},
+				{"what was declared and granted", func(ctx context.Context) error {
+					_, err := c.PutSecret(ctx, &operatorv1.PutSecretRequest{Name: "promised", Content: []byte("theirs"), Kind: "text"})
+					return err
+				}},
+				{"the end of a denial", func(ctx context.Context) error {
+					_, err := c.RemoveResource(ctx, &operatorv1.RemoveResourceRequest{Name: "team.payroll"})
 					return err
 				}},
 			} {

@@ -24,8 +24,8 @@ uid; a passphrase tells the operator from them.
 
 With one set, a subject's minimum tier can be raised above cooperative, which needs
 a session; and while any subject demands more, so does what discloses or grants,
-or puts another content in the place of one that is there,
-and starting a launch of such a subject. A session is opened by the
+or brings content under a name that is granted already, and starting a launch of
+such a subject, or of one with a grant that demands more. A session is opened by the
 passphrase and bound to one connection: no other process has it, on the same
 terminal or not. "console" and "watch" keep theirs; any other command asks for the
 passphrase itself, on the terminal, when it is needed. What takes away (revoke,
