@@ -35,6 +35,124 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// RelayMode says who runs the server.
+type RelayMode int32
+
+const (
+	// Not said; refused.
+	RelayMode_RELAY_MODE_UNSPECIFIED RelayMode = 0
+	// The worker plane does (sb-mcp wrap): the daemon judges, the caller forwards.
+	RelayMode_RELAY_MODE_WRAPPED RelayMode = 1
+	// The daemon has it run (sb-mcp host): it judges, forwards and returns results.
+	RelayMode_RELAY_MODE_HOSTED RelayMode = 2
+)
+
+// Enum value maps for RelayMode.
+var (
+	RelayMode_name = map[int32]string{
+		0: "RELAY_MODE_UNSPECIFIED",
+		1: "RELAY_MODE_WRAPPED",
+		2: "RELAY_MODE_HOSTED",
+	}
+	RelayMode_value = map[string]int32{
+		"RELAY_MODE_UNSPECIFIED": 0,
+		"RELAY_MODE_WRAPPED":     1,
+		"RELAY_MODE_HOSTED":      2,
+	}
+)
+
+func (x RelayMode) Enum() *RelayMode {
+	p := new(RelayMode)
+	*p = x
+	return p
+}
+
+func (x RelayMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RelayMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_subjectbroker_broker_v1_broker_proto_enumTypes[0].Descriptor()
+}
+
+func (RelayMode) Type() protoreflect.EnumType {
+	return &file_subjectbroker_broker_v1_broker_proto_enumTypes[0]
+}
+
+func (x RelayMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RelayMode.Descriptor instead.
+func (RelayMode) EnumDescriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{0}
+}
+
+// RelayEnd says how a forwarded call ended.
+type RelayEnd int32
+
+const (
+	// Not said; refused.
+	RelayEnd_RELAY_END_UNSPECIFIED RelayEnd = 0
+	// The server answered with a result.
+	RelayEnd_RELAY_END_OK RelayEnd = 1
+	// It answered with a result that says isError.
+	RelayEnd_RELAY_END_TOOL_ERROR RelayEnd = 2
+	// It answered with a JSON-RPC error.
+	RelayEnd_RELAY_END_ERROR RelayEnd = 3
+	// It did not answer: it died, or what it said was no answer.
+	RelayEnd_RELAY_END_TRANSPORT RelayEnd = 4
+	// The client did not wait for the answer.
+	RelayEnd_RELAY_END_CANCELLED RelayEnd = 5
+)
+
+// Enum value maps for RelayEnd.
+var (
+	RelayEnd_name = map[int32]string{
+		0: "RELAY_END_UNSPECIFIED",
+		1: "RELAY_END_OK",
+		2: "RELAY_END_TOOL_ERROR",
+		3: "RELAY_END_ERROR",
+		4: "RELAY_END_TRANSPORT",
+		5: "RELAY_END_CANCELLED",
+	}
+	RelayEnd_value = map[string]int32{
+		"RELAY_END_UNSPECIFIED": 0,
+		"RELAY_END_OK":          1,
+		"RELAY_END_TOOL_ERROR":  2,
+		"RELAY_END_ERROR":       3,
+		"RELAY_END_TRANSPORT":   4,
+		"RELAY_END_CANCELLED":   5,
+	}
+)
+
+func (x RelayEnd) Enum() *RelayEnd {
+	p := new(RelayEnd)
+	*p = x
+	return p
+}
+
+func (x RelayEnd) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RelayEnd) Descriptor() protoreflect.EnumDescriptor {
+	return file_subjectbroker_broker_v1_broker_proto_enumTypes[1].Descriptor()
+}
+
+func (RelayEnd) Type() protoreflect.EnumType {
+	return &file_subjectbroker_broker_v1_broker_proto_enumTypes[1]
+}
+
+func (x RelayEnd) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RelayEnd.Descriptor instead.
+func (RelayEnd) EnumDescriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{1}
+}
+
 // OpenRunRequest asks for a run. It is the only message that may name a subject.
 type OpenRunRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1126,6 +1244,7 @@ type WatchResponse struct {
 	//	*WatchResponse_ResourceUpdated
 	//	*WatchResponse_RunEnded
 	//	*WatchResponse_Ready
+	//	*WatchResponse_ServersChanged
 	Event         isWatchResponse_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1204,6 +1323,15 @@ func (x *WatchResponse) GetReady() *Ready {
 	return nil
 }
 
+func (x *WatchResponse) GetServersChanged() *ServersChanged {
+	if x != nil {
+		if x, ok := x.Event.(*WatchResponse_ServersChanged); ok {
+			return x.ServersChanged
+		}
+	}
+	return nil
+}
+
 type isWatchResponse_Event interface {
 	isWatchResponse_Event()
 }
@@ -1228,6 +1356,11 @@ type WatchResponse_Ready struct {
 	Ready *Ready `protobuf:"bytes,4,opt,name=ready,proto3,oneof"`
 }
 
+type WatchResponse_ServersChanged struct {
+	// Which hosted servers or tools may be called is different now; ask ListServers.
+	ServersChanged *ServersChanged `protobuf:"bytes,5,opt,name=servers_changed,json=serversChanged,proto3,oneof"`
+}
+
 func (*WatchResponse_ListChanged) isWatchResponse_Event() {}
 
 func (*WatchResponse_ResourceUpdated) isWatchResponse_Event() {}
@@ -1235,6 +1368,8 @@ func (*WatchResponse_ResourceUpdated) isWatchResponse_Event() {}
 func (*WatchResponse_RunEnded) isWatchResponse_Event() {}
 
 func (*WatchResponse_Ready) isWatchResponse_Event() {}
+
+func (*WatchResponse_ServersChanged) isWatchResponse_Event() {}
 
 // ListChanged is empty: the list itself comes only from ListResources.
 type ListChanged struct {
@@ -1402,6 +1537,1344 @@ func (x *RunEnded) GetReasonCode() string {
 	return ""
 }
 
+// ServersChanged is empty: the list itself comes only from ListServers and Relay.
+type ServersChanged struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServersChanged) Reset() {
+	*x = ServersChanged{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServersChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServersChanged) ProtoMessage() {}
+
+func (x *ServersChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServersChanged.ProtoReflect.Descriptor instead.
+func (*ServersChanged) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{22}
+}
+
+// ListServersRequest asks for names.
+type ListServersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Handle from OpenRun.
+	RunId         string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServersRequest) Reset() {
+	*x = ListServersRequest{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServersRequest) ProtoMessage() {}
+
+func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
+func (*ListServersRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListServersRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+// ListServersResponse is the list at one moment.
+type ListServersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names, sorted. Nothing else is ever mentioned.
+	Servers       []string `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServersResponse) Reset() {
+	*x = ListServersResponse{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServersResponse) ProtoMessage() {}
+
+func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
+func (*ListServersResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListServersResponse) GetServers() []string {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+// RelayRequest is one message of the worker plane about one server.
+type RelayRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is said.
+	//
+	// Types that are valid to be assigned to Message:
+	//
+	//	*RelayRequest_Open
+	//	*RelayRequest_Call
+	//	*RelayRequest_Cancel
+	//	*RelayRequest_Outcome
+	//	*RelayRequest_Listed
+	Message       isRelayRequest_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayRequest) Reset() {
+	*x = RelayRequest{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayRequest) ProtoMessage() {}
+
+func (x *RelayRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayRequest.ProtoReflect.Descriptor instead.
+func (*RelayRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *RelayRequest) GetMessage() isRelayRequest_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *RelayRequest) GetOpen() *RelayOpen {
+	if x != nil {
+		if x, ok := x.Message.(*RelayRequest_Open); ok {
+			return x.Open
+		}
+	}
+	return nil
+}
+
+func (x *RelayRequest) GetCall() *RelayCall {
+	if x != nil {
+		if x, ok := x.Message.(*RelayRequest_Call); ok {
+			return x.Call
+		}
+	}
+	return nil
+}
+
+func (x *RelayRequest) GetCancel() *RelayCancel {
+	if x != nil {
+		if x, ok := x.Message.(*RelayRequest_Cancel); ok {
+			return x.Cancel
+		}
+	}
+	return nil
+}
+
+func (x *RelayRequest) GetOutcome() *RelayOutcome {
+	if x != nil {
+		if x, ok := x.Message.(*RelayRequest_Outcome); ok {
+			return x.Outcome
+		}
+	}
+	return nil
+}
+
+func (x *RelayRequest) GetListed() *RelayListed {
+	if x != nil {
+		if x, ok := x.Message.(*RelayRequest_Listed); ok {
+			return x.Listed
+		}
+	}
+	return nil
+}
+
+type isRelayRequest_Message interface {
+	isRelayRequest_Message()
+}
+
+type RelayRequest_Open struct {
+	// First, and only once.
+	Open *RelayOpen `protobuf:"bytes,1,opt,name=open,proto3,oneof"`
+}
+
+type RelayRequest_Call struct {
+	// A message of the client that has to be judged.
+	Call *RelayCall `protobuf:"bytes,2,opt,name=call,proto3,oneof"`
+}
+
+type RelayRequest_Cancel struct {
+	// The client does not wait for a call any more.
+	Cancel *RelayCancel `protobuf:"bytes,3,opt,name=cancel,proto3,oneof"`
+}
+
+type RelayRequest_Outcome struct {
+	// Wrapped only: how a forwarded call ended.
+	Outcome *RelayOutcome `protobuf:"bytes,4,opt,name=outcome,proto3,oneof"`
+}
+
+type RelayRequest_Listed struct {
+	// Wrapped only: what the server says that it offers.
+	Listed *RelayListed `protobuf:"bytes,5,opt,name=listed,proto3,oneof"`
+}
+
+func (*RelayRequest_Open) isRelayRequest_Message() {}
+
+func (*RelayRequest_Call) isRelayRequest_Message() {}
+
+func (*RelayRequest_Cancel) isRelayRequest_Message() {}
+
+func (*RelayRequest_Outcome) isRelayRequest_Message() {}
+
+func (*RelayRequest_Listed) isRelayRequest_Message() {}
+
+// RelayOpen names the server.
+type RelayOpen struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Handle from OpenRun.
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// Name of the server, ^[a-z0-9][a-z0-9-]{0,31}$.
+	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	// Who runs it.
+	Mode          RelayMode `protobuf:"varint,3,opt,name=mode,proto3,enum=subjectbroker.broker.v1.RelayMode" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayOpen) Reset() {
+	*x = RelayOpen{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayOpen) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayOpen) ProtoMessage() {}
+
+func (x *RelayOpen) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayOpen.ProtoReflect.Descriptor instead.
+func (*RelayOpen) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *RelayOpen) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *RelayOpen) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *RelayOpen) GetMode() RelayMode {
+	if x != nil {
+		return x.Mode
+	}
+	return RelayMode_RELAY_MODE_UNSPECIFIED
+}
+
+// RelayCall is a request, or a notification, of the client.
+type RelayCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the caller's choice, rising, never used twice on one stream.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// MCP method, trimmed and in lower case; tools/call or call_tool for a call of
+	// a tool. Others are judged by the list of methods alone, and not forwarded by
+	// the daemon.
+	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
+	// Name of the tool, exact bytes; empty for other methods.
+	Tool string `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
+	// A piece of the arguments: one JSON object in UTF-8 without duplicate keys, as
+	// it will be forwarded, at most 256 KiB a piece and 10 MiB in all.
+	Arguments []byte `protobuf:"bytes,4,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	// True when another piece of the arguments follows, as a RelayCall with the same
+	// id and nothing else set.
+	More bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
+	// True when the client asked for progress.
+	Progress bool `protobuf:"varint,6,opt,name=progress,proto3" json:"progress,omitempty"`
+	// Hosted only: the members of the call's _meta that go to the server, one JSON
+	// object, at most 64 KiB; empty when there are none.
+	Meta          []byte `protobuf:"bytes,7,opt,name=meta,proto3" json:"meta,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayCall) Reset() {
+	*x = RelayCall{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayCall) ProtoMessage() {}
+
+func (x *RelayCall) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayCall.ProtoReflect.Descriptor instead.
+func (*RelayCall) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RelayCall) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RelayCall) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *RelayCall) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *RelayCall) GetArguments() []byte {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *RelayCall) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *RelayCall) GetProgress() bool {
+	if x != nil {
+		return x.Progress
+	}
+	return false
+}
+
+func (x *RelayCall) GetMeta() []byte {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+// RelayCancel names a call.
+type RelayCancel struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the call.
+	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayCancel) Reset() {
+	*x = RelayCancel{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayCancel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayCancel) ProtoMessage() {}
+
+func (x *RelayCancel) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayCancel.ProtoReflect.Descriptor instead.
+func (*RelayCancel) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *RelayCancel) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+// RelayOutcome reports a call that the caller forwarded.
+type RelayOutcome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the call.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// How it ended.
+	End RelayEnd `protobuf:"varint,2,opt,name=end,proto3,enum=subjectbroker.broker.v1.RelayEnd" json:"end,omitempty"`
+	// For a call that a person approved: the answer, so that a later retry gets it
+	// and nothing is done twice; at most 1 MiB, else empty.
+	Answer []byte `protobuf:"bytes,3,opt,name=answer,proto3" json:"answer,omitempty"`
+	// True when the client has the answer.
+	Delivered     bool `protobuf:"varint,4,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayOutcome) Reset() {
+	*x = RelayOutcome{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayOutcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayOutcome) ProtoMessage() {}
+
+func (x *RelayOutcome) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayOutcome.ProtoReflect.Descriptor instead.
+func (*RelayOutcome) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RelayOutcome) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RelayOutcome) GetEnd() RelayEnd {
+	if x != nil {
+		return x.End
+	}
+	return RelayEnd_RELAY_END_UNSPECIFIED
+}
+
+func (x *RelayOutcome) GetAnswer() []byte {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+func (x *RelayOutcome) GetDelivered() bool {
+	if x != nil {
+		return x.Delivered
+	}
+	return false
+}
+
+// RelayListed is everything a server offers, as the caller parsed it.
+type RelayListed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All tools of all pages.
+	Tools []*ServerTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	// The server's instructions; empty when it has none.
+	Instructions  string `protobuf:"bytes,2,opt,name=instructions,proto3" json:"instructions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayListed) Reset() {
+	*x = RelayListed{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayListed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayListed) ProtoMessage() {}
+
+func (x *RelayListed) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayListed.ProtoReflect.Descriptor instead.
+func (*RelayListed) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RelayListed) GetTools() []*ServerTool {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *RelayListed) GetInstructions() string {
+	if x != nil {
+		return x.Instructions
+	}
+	return ""
+}
+
+// ServerTool is one tool as a server describes it.
+type ServerTool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name there, exact bytes.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The whole object from tools/list, re-serialised: compact, UTF-8, members
+	// sorted by name at every level, numbers as they were written; at most 1 MiB.
+	Object        []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerTool) Reset() {
+	*x = ServerTool{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerTool) ProtoMessage() {}
+
+func (x *ServerTool) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerTool.ProtoReflect.Descriptor instead.
+func (*ServerTool) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ServerTool) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServerTool) GetObject() []byte {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+// RelayResponse is one message of the daemon.
+type RelayResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is said.
+	//
+	// Types that are valid to be assigned to Message:
+	//
+	//	*RelayResponse_Opened
+	//	*RelayResponse_Verdict
+	//	*RelayResponse_Waiting
+	//	*RelayResponse_Answer
+	//	*RelayResponse_Progress
+	//	*RelayResponse_Tools
+	//	*RelayResponse_Kill
+	Message       isRelayResponse_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayResponse) Reset() {
+	*x = RelayResponse{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayResponse) ProtoMessage() {}
+
+func (x *RelayResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayResponse.ProtoReflect.Descriptor instead.
+func (*RelayResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *RelayResponse) GetMessage() isRelayResponse_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *RelayResponse) GetOpened() *RelayOpened {
+	if x != nil {
+		if x, ok := x.Message.(*RelayResponse_Opened); ok {
+			return x.Opened
+		}
+	}
+	return nil
+}
+
+func (x *RelayResponse) GetVerdict() *RelayVerdict {
+	if x != nil {
+		if x, ok := x.Message.(*RelayResponse_Verdict); ok {
+			return x.Verdict
+		}
+	}
+	return nil
+}
+
+func (x *RelayResponse) GetWaiting() *RelayWaiting {
+	if x != nil {
+		if x, ok := x.Message.(*RelayResponse_Waiting); ok {
+			return x.Waiting
+		}
+	}
+	return nil
+}
+
+func (x *RelayResponse) GetAnswer() *RelayAnswer {
+	if x != nil {
+		if x, ok := x.Message.(*RelayResponse_Answer); ok {
+			return x.Answer
+		}
+	}
+	return nil
+}
+
+func (x *RelayResponse) GetProgress() *RelayProgress {
+	if x != nil {
+		if x, ok := x.Message.(*RelayResponse_Progress); ok {
+			return x.Progress
+		}
+	}
+	return nil
+}
+
+func (x *RelayResponse) GetTools() *RelayTools {
+	if x != nil {
+		if x, ok := x.Message.(*RelayResponse_Tools); ok {
+			return x.Tools
+		}
+	}
+	return nil
+}
+
+func (x *RelayResponse) GetKill() *RelayKill {
+	if x != nil {
+		if x, ok := x.Message.(*RelayResponse_Kill); ok {
+			return x.Kill
+		}
+	}
+	return nil
+}
+
+type isRelayResponse_Message interface {
+	isRelayResponse_Message()
+}
+
+type RelayResponse_Opened struct {
+	// First, and only once.
+	Opened *RelayOpened `protobuf:"bytes,1,opt,name=opened,proto3,oneof"`
+}
+
+type RelayResponse_Verdict struct {
+	// The judgement of one call.
+	Verdict *RelayVerdict `protobuf:"bytes,2,opt,name=verdict,proto3,oneof"`
+}
+
+type RelayResponse_Waiting struct {
+	// A call waits for a person; a verdict follows.
+	Waiting *RelayWaiting `protobuf:"bytes,3,opt,name=waiting,proto3,oneof"`
+}
+
+type RelayResponse_Answer struct {
+	// Hosted only: a piece of the answer to a forwarded call.
+	Answer *RelayAnswer `protobuf:"bytes,4,opt,name=answer,proto3,oneof"`
+}
+
+type RelayResponse_Progress struct {
+	// Hosted only: the server's progress on a forwarded call.
+	Progress *RelayProgress `protobuf:"bytes,5,opt,name=progress,proto3,oneof"`
+}
+
+type RelayResponse_Tools struct {
+	// The tools that may be called now.
+	Tools *RelayTools `protobuf:"bytes,6,opt,name=tools,proto3,oneof"`
+}
+
+type RelayResponse_Kill struct {
+	// Policy ends the session: nothing more is forwarded.
+	Kill *RelayKill `protobuf:"bytes,7,opt,name=kill,proto3,oneof"`
+}
+
+func (*RelayResponse_Opened) isRelayResponse_Message() {}
+
+func (*RelayResponse_Verdict) isRelayResponse_Message() {}
+
+func (*RelayResponse_Waiting) isRelayResponse_Message() {}
+
+func (*RelayResponse_Answer) isRelayResponse_Message() {}
+
+func (*RelayResponse_Progress) isRelayResponse_Message() {}
+
+func (*RelayResponse_Tools) isRelayResponse_Message() {}
+
+func (*RelayResponse_Kill) isRelayResponse_Message() {}
+
+// RelayOpened says that the stream judges.
+type RelayOpened struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Methods beyond those known to be harmless that policy lets pass.
+	Methods []string `protobuf:"bytes,1,rep,name=methods,proto3" json:"methods,omitempty"`
+	// True when the server was trusted: what is not in RelayTools is withheld.
+	// Only a wrapped server may be without trust, and is judged by policy alone.
+	Trusted       bool `protobuf:"varint,2,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayOpened) Reset() {
+	*x = RelayOpened{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayOpened) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayOpened) ProtoMessage() {}
+
+func (x *RelayOpened) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayOpened.ProtoReflect.Descriptor instead.
+func (*RelayOpened) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RelayOpened) GetMethods() []string {
+	if x != nil {
+		return x.Methods
+	}
+	return nil
+}
+
+func (x *RelayOpened) GetTrusted() bool {
+	if x != nil {
+		return x.Trusted
+	}
+	return false
+}
+
+// RelayVerdict is the judgement of one call.
+type RelayVerdict struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the call.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// True: a wrapped call may be forwarded now; a hosted one was.
+	Forward bool `protobuf:"varint,2,opt,name=forward,proto3" json:"forward,omitempty"`
+	// Else: JSON-RPC error code to answer, -32000, -32001 or -32602; 0 means that the
+	// answer is a tool result with isError instead, as for a missing grant.
+	Code int32 `protobuf:"varint,3,opt,name=code,proto3" json:"code,omitempty"`
+	// What the agent is told, with its next step.
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// Name of the policy that decided, such as BudgetPolicy; empty for none.
+	Policy string `protobuf:"bytes,5,opt,name=policy,proto3" json:"policy,omitempty"`
+	// block, kill or request_approval; empty for none.
+	Action string `protobuf:"bytes,6,opt,name=action,proto3" json:"action,omitempty"`
+	// Public reason code.
+	ReasonCode string `protobuf:"bytes,7,opt,name=reason_code,json=reasonCode,proto3" json:"reason_code,omitempty"`
+	// The request for approval that this is about; empty for none.
+	ApprovalId string `protobuf:"bytes,8,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// True when the call was approved by a person: its answer is wanted in the
+	// outcome.
+	Approved bool `protobuf:"varint,9,opt,name=approved,proto3" json:"approved,omitempty"`
+	// An identical call was approved and ran already, and nobody got its answer:
+	// this is it, a whole JSON-RPC result or error object; nothing is forwarded.
+	Replay []byte `protobuf:"bytes,10,opt,name=replay,proto3" json:"replay,omitempty"`
+	// True when replay is an error object.
+	ReplayError bool `protobuf:"varint,11,opt,name=replay_error,json=replayError,proto3" json:"replay_error,omitempty"`
+	// The next step alone, as it stands in the message too.
+	Next          string `protobuf:"bytes,12,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayVerdict) Reset() {
+	*x = RelayVerdict{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayVerdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayVerdict) ProtoMessage() {}
+
+func (x *RelayVerdict) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayVerdict.ProtoReflect.Descriptor instead.
+func (*RelayVerdict) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *RelayVerdict) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RelayVerdict) GetForward() bool {
+	if x != nil {
+		return x.Forward
+	}
+	return false
+}
+
+func (x *RelayVerdict) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *RelayVerdict) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *RelayVerdict) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *RelayVerdict) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *RelayVerdict) GetReasonCode() string {
+	if x != nil {
+		return x.ReasonCode
+	}
+	return ""
+}
+
+func (x *RelayVerdict) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *RelayVerdict) GetApproved() bool {
+	if x != nil {
+		return x.Approved
+	}
+	return false
+}
+
+func (x *RelayVerdict) GetReplay() []byte {
+	if x != nil {
+		return x.Replay
+	}
+	return nil
+}
+
+func (x *RelayVerdict) GetReplayError() bool {
+	if x != nil {
+		return x.ReplayError
+	}
+	return false
+}
+
+func (x *RelayVerdict) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+// RelayWaiting says that a person is asked.
+type RelayWaiting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the call.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The request for approval.
+	ApprovalId    string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayWaiting) Reset() {
+	*x = RelayWaiting{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayWaiting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayWaiting) ProtoMessage() {}
+
+func (x *RelayWaiting) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayWaiting.ProtoReflect.Descriptor instead.
+func (*RelayWaiting) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *RelayWaiting) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RelayWaiting) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+// RelayAnswer is a piece of an answer.
+type RelayAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the call.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// A piece of the result object, or of the error object, as the server wrote it
+	// but re-serialised; at most 256 KiB.
+	Piece []byte `protobuf:"bytes,2,opt,name=piece,proto3" json:"piece,omitempty"`
+	// True when another piece follows.
+	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	// How the call ended; the same in every piece. For RELAY_END_TRANSPORT there is
+	// no piece.
+	End           RelayEnd `protobuf:"varint,4,opt,name=end,proto3,enum=subjectbroker.broker.v1.RelayEnd" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayAnswer) Reset() {
+	*x = RelayAnswer{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayAnswer) ProtoMessage() {}
+
+func (x *RelayAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayAnswer.ProtoReflect.Descriptor instead.
+func (*RelayAnswer) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *RelayAnswer) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RelayAnswer) GetPiece() []byte {
+	if x != nil {
+		return x.Piece
+	}
+	return nil
+}
+
+func (x *RelayAnswer) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *RelayAnswer) GetEnd() RelayEnd {
+	if x != nil {
+		return x.End
+	}
+	return RelayEnd_RELAY_END_UNSPECIFIED
+}
+
+// RelayProgress is progress.
+type RelayProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the call.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The parameters of the notification without its token, one JSON object.
+	Params        []byte `protobuf:"bytes,2,opt,name=params,proto3" json:"params,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayProgress) Reset() {
+	*x = RelayProgress{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayProgress) ProtoMessage() {}
+
+func (x *RelayProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayProgress.ProtoReflect.Descriptor instead.
+func (*RelayProgress) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *RelayProgress) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *RelayProgress) GetParams() []byte {
+	if x != nil {
+		return x.Params
+	}
+	return nil
+}
+
+// RelayTools lists what may be called now.
+type RelayTools struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hosted: the tools with their objects, sorted by name. Wrapped: names alone.
+	Tools []*ServerTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	// Hosted: the server's instructions, when they are trusted.
+	Instructions  string `protobuf:"bytes,2,opt,name=instructions,proto3" json:"instructions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayTools) Reset() {
+	*x = RelayTools{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayTools) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayTools) ProtoMessage() {}
+
+func (x *RelayTools) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayTools.ProtoReflect.Descriptor instead.
+func (*RelayTools) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *RelayTools) GetTools() []*ServerTool {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *RelayTools) GetInstructions() string {
+	if x != nil {
+		return x.Instructions
+	}
+	return ""
+}
+
+// RelayKill ends the session.
+type RelayKill struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the agent is told of calls that are still open.
+	Message string `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	// Name of the policy that decided; empty when the operator did.
+	Policy        string `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelayKill) Reset() {
+	*x = RelayKill{}
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelayKill) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelayKill) ProtoMessage() {}
+
+func (x *RelayKill) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_broker_v1_broker_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelayKill.ProtoReflect.Descriptor instead.
+func (*RelayKill) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_broker_v1_broker_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *RelayKill) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *RelayKill) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
 var File_subjectbroker_broker_v1_broker_proto protoreflect.FileDescriptor
 
 const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
@@ -1483,12 +2956,13 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	" \x03(\tR\vnotProvided\x12\x18\n" +
 	"\aprofile\x18\v \x01(\tR\aprofile\"%\n" +
 	"\fWatchRequest\x12\x15\n" +
-	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\xb4\x02\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\x88\x03\n" +
 	"\rWatchResponse\x12I\n" +
 	"\flist_changed\x18\x01 \x01(\v2$.subjectbroker.broker.v1.ListChangedH\x00R\vlistChanged\x12U\n" +
 	"\x10resource_updated\x18\x02 \x01(\v2(.subjectbroker.broker.v1.ResourceUpdatedH\x00R\x0fresourceUpdated\x12@\n" +
 	"\trun_ended\x18\x03 \x01(\v2!.subjectbroker.broker.v1.RunEndedH\x00R\brunEnded\x126\n" +
-	"\x05ready\x18\x04 \x01(\v2\x1e.subjectbroker.broker.v1.ReadyH\x00R\x05readyB\a\n" +
+	"\x05ready\x18\x04 \x01(\v2\x1e.subjectbroker.broker.v1.ReadyH\x00R\x05ready\x12R\n" +
+	"\x0fservers_changed\x18\x05 \x01(\v2'.subjectbroker.broker.v1.ServersChangedH\x00R\x0eserversChangedB\a\n" +
 	"\x05event\"\r\n" +
 	"\vListChanged\"\a\n" +
 	"\x05Ready\"2\n" +
@@ -1497,7 +2971,103 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"resourceId\"+\n" +
 	"\bRunEnded\x12\x1f\n" +
 	"\vreason_code\x18\x01 \x01(\tR\n" +
-	"reasonCode2\x81\x06\n" +
+	"reasonCode\"\x10\n" +
+	"\x0eServersChanged\"+\n" +
+	"\x12ListServersRequest\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\"/\n" +
+	"\x13ListServersResponse\x12\x18\n" +
+	"\aservers\x18\x01 \x03(\tR\aservers\"\xd0\x02\n" +
+	"\fRelayRequest\x128\n" +
+	"\x04open\x18\x01 \x01(\v2\".subjectbroker.broker.v1.RelayOpenH\x00R\x04open\x128\n" +
+	"\x04call\x18\x02 \x01(\v2\".subjectbroker.broker.v1.RelayCallH\x00R\x04call\x12>\n" +
+	"\x06cancel\x18\x03 \x01(\v2$.subjectbroker.broker.v1.RelayCancelH\x00R\x06cancel\x12A\n" +
+	"\aoutcome\x18\x04 \x01(\v2%.subjectbroker.broker.v1.RelayOutcomeH\x00R\aoutcome\x12>\n" +
+	"\x06listed\x18\x05 \x01(\v2$.subjectbroker.broker.v1.RelayListedH\x00R\x06listedB\t\n" +
+	"\amessage\"r\n" +
+	"\tRelayOpen\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x16\n" +
+	"\x06server\x18\x02 \x01(\tR\x06server\x126\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\".subjectbroker.broker.v1.RelayModeR\x04mode\"\xa9\x01\n" +
+	"\tRelayCall\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06method\x18\x02 \x01(\tR\x06method\x12\x12\n" +
+	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x1c\n" +
+	"\targuments\x18\x04 \x01(\fR\targuments\x12\x12\n" +
+	"\x04more\x18\x05 \x01(\bR\x04more\x12\x1a\n" +
+	"\bprogress\x18\x06 \x01(\bR\bprogress\x12\x12\n" +
+	"\x04meta\x18\a \x01(\fR\x04meta\"\x1d\n" +
+	"\vRelayCancel\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\"\x89\x01\n" +
+	"\fRelayOutcome\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
+	"\x03end\x18\x02 \x01(\x0e2!.subjectbroker.broker.v1.RelayEndR\x03end\x12\x16\n" +
+	"\x06answer\x18\x03 \x01(\fR\x06answer\x12\x1c\n" +
+	"\tdelivered\x18\x04 \x01(\bR\tdelivered\"l\n" +
+	"\vRelayListed\x129\n" +
+	"\x05tools\x18\x01 \x03(\v2#.subjectbroker.broker.v1.ServerToolR\x05tools\x12\"\n" +
+	"\finstructions\x18\x02 \x01(\tR\finstructions\"8\n" +
+	"\n" +
+	"ServerTool\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06object\x18\x02 \x01(\fR\x06object\"\xdd\x03\n" +
+	"\rRelayResponse\x12>\n" +
+	"\x06opened\x18\x01 \x01(\v2$.subjectbroker.broker.v1.RelayOpenedH\x00R\x06opened\x12A\n" +
+	"\averdict\x18\x02 \x01(\v2%.subjectbroker.broker.v1.RelayVerdictH\x00R\averdict\x12A\n" +
+	"\awaiting\x18\x03 \x01(\v2%.subjectbroker.broker.v1.RelayWaitingH\x00R\awaiting\x12>\n" +
+	"\x06answer\x18\x04 \x01(\v2$.subjectbroker.broker.v1.RelayAnswerH\x00R\x06answer\x12D\n" +
+	"\bprogress\x18\x05 \x01(\v2&.subjectbroker.broker.v1.RelayProgressH\x00R\bprogress\x12;\n" +
+	"\x05tools\x18\x06 \x01(\v2#.subjectbroker.broker.v1.RelayToolsH\x00R\x05tools\x128\n" +
+	"\x04kill\x18\a \x01(\v2\".subjectbroker.broker.v1.RelayKillH\x00R\x04killB\t\n" +
+	"\amessage\"A\n" +
+	"\vRelayOpened\x12\x18\n" +
+	"\amethods\x18\x01 \x03(\tR\amethods\x12\x18\n" +
+	"\atrusted\x18\x02 \x01(\bR\atrusted\"\xc3\x02\n" +
+	"\fRelayVerdict\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
+	"\aforward\x18\x02 \x01(\bR\aforward\x12\x12\n" +
+	"\x04code\x18\x03 \x01(\x05R\x04code\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x16\n" +
+	"\x06policy\x18\x05 \x01(\tR\x06policy\x12\x16\n" +
+	"\x06action\x18\x06 \x01(\tR\x06action\x12\x1f\n" +
+	"\vreason_code\x18\a \x01(\tR\n" +
+	"reasonCode\x12\x1f\n" +
+	"\vapproval_id\x18\b \x01(\tR\n" +
+	"approvalId\x12\x1a\n" +
+	"\bapproved\x18\t \x01(\bR\bapproved\x12\x16\n" +
+	"\x06replay\x18\n" +
+	" \x01(\fR\x06replay\x12!\n" +
+	"\freplay_error\x18\v \x01(\bR\vreplayError\x12\x12\n" +
+	"\x04next\x18\f \x01(\tR\x04next\"?\n" +
+	"\fRelayWaiting\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1f\n" +
+	"\vapproval_id\x18\x02 \x01(\tR\n" +
+	"approvalId\"|\n" +
+	"\vRelayAnswer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
+	"\x05piece\x18\x02 \x01(\fR\x05piece\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\x123\n" +
+	"\x03end\x18\x04 \x01(\x0e2!.subjectbroker.broker.v1.RelayEndR\x03end\"7\n" +
+	"\rRelayProgress\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
+	"\x06params\x18\x02 \x01(\fR\x06params\"k\n" +
+	"\n" +
+	"RelayTools\x129\n" +
+	"\x05tools\x18\x01 \x03(\v2#.subjectbroker.broker.v1.ServerToolR\x05tools\x12\"\n" +
+	"\finstructions\x18\x02 \x01(\tR\finstructions\"=\n" +
+	"\tRelayKill\x12\x18\n" +
+	"\amessage\x18\x01 \x01(\tR\amessage\x12\x16\n" +
+	"\x06policy\x18\x02 \x01(\tR\x06policy*V\n" +
+	"\tRelayMode\x12\x1a\n" +
+	"\x16RELAY_MODE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12RELAY_MODE_WRAPPED\x10\x01\x12\x15\n" +
+	"\x11RELAY_MODE_HOSTED\x10\x02*\x98\x01\n" +
+	"\bRelayEnd\x12\x19\n" +
+	"\x15RELAY_END_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fRELAY_END_OK\x10\x01\x12\x18\n" +
+	"\x14RELAY_END_TOOL_ERROR\x10\x02\x12\x13\n" +
+	"\x0fRELAY_END_ERROR\x10\x03\x12\x17\n" +
+	"\x13RELAY_END_TRANSPORT\x10\x04\x12\x17\n" +
+	"\x13RELAY_END_CANCELLED\x10\x052\xc7\a\n" +
 	"\rBrokerService\x12\\\n" +
 	"\aOpenRun\x12'.subjectbroker.broker.v1.OpenRunRequest\x1a(.subjectbroker.broker.v1.OpenRunResponse\x12_\n" +
 	"\bCloseRun\x12(.subjectbroker.broker.v1.CloseRunRequest\x1a).subjectbroker.broker.v1.CloseRunResponse\x12n\n" +
@@ -1506,7 +3076,9 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\aExplain\x12'.subjectbroker.broker.v1.ExplainRequest\x1a(.subjectbroker.broker.v1.ExplainResponse\x12P\n" +
 	"\x03Can\x12#.subjectbroker.broker.v1.CanRequest\x1a$.subjectbroker.broker.v1.CanResponse\x12Y\n" +
 	"\x06Report\x12&.subjectbroker.broker.v1.ReportRequest\x1a'.subjectbroker.broker.v1.ReportResponse\x12X\n" +
-	"\x05Watch\x12%.subjectbroker.broker.v1.WatchRequest\x1a&.subjectbroker.broker.v1.WatchResponse0\x01B6Z4subjectbroker/proto/subjectbroker/broker/v1;brokerv1b\x06proto3"
+	"\x05Watch\x12%.subjectbroker.broker.v1.WatchRequest\x1a&.subjectbroker.broker.v1.WatchResponse0\x01\x12h\n" +
+	"\vListServers\x12+.subjectbroker.broker.v1.ListServersRequest\x1a,.subjectbroker.broker.v1.ListServersResponse\x12Z\n" +
+	"\x05Relay\x12%.subjectbroker.broker.v1.RelayRequest\x1a&.subjectbroker.broker.v1.RelayResponse(\x010\x01B6Z4subjectbroker/proto/subjectbroker/broker/v1;brokerv1b\x06proto3"
 
 var (
 	file_subjectbroker_broker_v1_broker_proto_rawDescOnce sync.Once
@@ -1520,59 +3092,102 @@ func file_subjectbroker_broker_v1_broker_proto_rawDescGZIP() []byte {
 	return file_subjectbroker_broker_v1_broker_proto_rawDescData
 }
 
-var file_subjectbroker_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_subjectbroker_broker_v1_broker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_subjectbroker_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_subjectbroker_broker_v1_broker_proto_goTypes = []any{
-	(*OpenRunRequest)(nil),        // 0: subjectbroker.broker.v1.OpenRunRequest
-	(*SubjectClaim)(nil),          // 1: subjectbroker.broker.v1.SubjectClaim
-	(*OpenRunResponse)(nil),       // 2: subjectbroker.broker.v1.OpenRunResponse
-	(*CloseRunRequest)(nil),       // 3: subjectbroker.broker.v1.CloseRunRequest
-	(*CloseRunResponse)(nil),      // 4: subjectbroker.broker.v1.CloseRunResponse
-	(*ListResourcesRequest)(nil),  // 5: subjectbroker.broker.v1.ListResourcesRequest
-	(*ListResourcesResponse)(nil), // 6: subjectbroker.broker.v1.ListResourcesResponse
-	(*Resource)(nil),              // 7: subjectbroker.broker.v1.Resource
-	(*AcquireRequest)(nil),        // 8: subjectbroker.broker.v1.AcquireRequest
-	(*AcquireResponse)(nil),       // 9: subjectbroker.broker.v1.AcquireResponse
-	(*ExplainRequest)(nil),        // 10: subjectbroker.broker.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 11: subjectbroker.broker.v1.ExplainResponse
-	(*CanRequest)(nil),            // 12: subjectbroker.broker.v1.CanRequest
-	(*CanResponse)(nil),           // 13: subjectbroker.broker.v1.CanResponse
-	(*ReportRequest)(nil),         // 14: subjectbroker.broker.v1.ReportRequest
-	(*ReportResponse)(nil),        // 15: subjectbroker.broker.v1.ReportResponse
-	(*WatchRequest)(nil),          // 16: subjectbroker.broker.v1.WatchRequest
-	(*WatchResponse)(nil),         // 17: subjectbroker.broker.v1.WatchResponse
-	(*ListChanged)(nil),           // 18: subjectbroker.broker.v1.ListChanged
-	(*Ready)(nil),                 // 19: subjectbroker.broker.v1.Ready
-	(*ResourceUpdated)(nil),       // 20: subjectbroker.broker.v1.ResourceUpdated
-	(*RunEnded)(nil),              // 21: subjectbroker.broker.v1.RunEnded
+	(RelayMode)(0),                // 0: subjectbroker.broker.v1.RelayMode
+	(RelayEnd)(0),                 // 1: subjectbroker.broker.v1.RelayEnd
+	(*OpenRunRequest)(nil),        // 2: subjectbroker.broker.v1.OpenRunRequest
+	(*SubjectClaim)(nil),          // 3: subjectbroker.broker.v1.SubjectClaim
+	(*OpenRunResponse)(nil),       // 4: subjectbroker.broker.v1.OpenRunResponse
+	(*CloseRunRequest)(nil),       // 5: subjectbroker.broker.v1.CloseRunRequest
+	(*CloseRunResponse)(nil),      // 6: subjectbroker.broker.v1.CloseRunResponse
+	(*ListResourcesRequest)(nil),  // 7: subjectbroker.broker.v1.ListResourcesRequest
+	(*ListResourcesResponse)(nil), // 8: subjectbroker.broker.v1.ListResourcesResponse
+	(*Resource)(nil),              // 9: subjectbroker.broker.v1.Resource
+	(*AcquireRequest)(nil),        // 10: subjectbroker.broker.v1.AcquireRequest
+	(*AcquireResponse)(nil),       // 11: subjectbroker.broker.v1.AcquireResponse
+	(*ExplainRequest)(nil),        // 12: subjectbroker.broker.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 13: subjectbroker.broker.v1.ExplainResponse
+	(*CanRequest)(nil),            // 14: subjectbroker.broker.v1.CanRequest
+	(*CanResponse)(nil),           // 15: subjectbroker.broker.v1.CanResponse
+	(*ReportRequest)(nil),         // 16: subjectbroker.broker.v1.ReportRequest
+	(*ReportResponse)(nil),        // 17: subjectbroker.broker.v1.ReportResponse
+	(*WatchRequest)(nil),          // 18: subjectbroker.broker.v1.WatchRequest
+	(*WatchResponse)(nil),         // 19: subjectbroker.broker.v1.WatchResponse
+	(*ListChanged)(nil),           // 20: subjectbroker.broker.v1.ListChanged
+	(*Ready)(nil),                 // 21: subjectbroker.broker.v1.Ready
+	(*ResourceUpdated)(nil),       // 22: subjectbroker.broker.v1.ResourceUpdated
+	(*RunEnded)(nil),              // 23: subjectbroker.broker.v1.RunEnded
+	(*ServersChanged)(nil),        // 24: subjectbroker.broker.v1.ServersChanged
+	(*ListServersRequest)(nil),    // 25: subjectbroker.broker.v1.ListServersRequest
+	(*ListServersResponse)(nil),   // 26: subjectbroker.broker.v1.ListServersResponse
+	(*RelayRequest)(nil),          // 27: subjectbroker.broker.v1.RelayRequest
+	(*RelayOpen)(nil),             // 28: subjectbroker.broker.v1.RelayOpen
+	(*RelayCall)(nil),             // 29: subjectbroker.broker.v1.RelayCall
+	(*RelayCancel)(nil),           // 30: subjectbroker.broker.v1.RelayCancel
+	(*RelayOutcome)(nil),          // 31: subjectbroker.broker.v1.RelayOutcome
+	(*RelayListed)(nil),           // 32: subjectbroker.broker.v1.RelayListed
+	(*ServerTool)(nil),            // 33: subjectbroker.broker.v1.ServerTool
+	(*RelayResponse)(nil),         // 34: subjectbroker.broker.v1.RelayResponse
+	(*RelayOpened)(nil),           // 35: subjectbroker.broker.v1.RelayOpened
+	(*RelayVerdict)(nil),          // 36: subjectbroker.broker.v1.RelayVerdict
+	(*RelayWaiting)(nil),          // 37: subjectbroker.broker.v1.RelayWaiting
+	(*RelayAnswer)(nil),           // 38: subjectbroker.broker.v1.RelayAnswer
+	(*RelayProgress)(nil),         // 39: subjectbroker.broker.v1.RelayProgress
+	(*RelayTools)(nil),            // 40: subjectbroker.broker.v1.RelayTools
+	(*RelayKill)(nil),             // 41: subjectbroker.broker.v1.RelayKill
 }
 var file_subjectbroker_broker_v1_broker_proto_depIdxs = []int32{
-	1,  // 0: subjectbroker.broker.v1.OpenRunRequest.subject:type_name -> subjectbroker.broker.v1.SubjectClaim
-	7,  // 1: subjectbroker.broker.v1.ListResourcesResponse.resources:type_name -> subjectbroker.broker.v1.Resource
-	18, // 2: subjectbroker.broker.v1.WatchResponse.list_changed:type_name -> subjectbroker.broker.v1.ListChanged
-	20, // 3: subjectbroker.broker.v1.WatchResponse.resource_updated:type_name -> subjectbroker.broker.v1.ResourceUpdated
-	21, // 4: subjectbroker.broker.v1.WatchResponse.run_ended:type_name -> subjectbroker.broker.v1.RunEnded
-	19, // 5: subjectbroker.broker.v1.WatchResponse.ready:type_name -> subjectbroker.broker.v1.Ready
-	0,  // 6: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
-	3,  // 7: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
-	5,  // 8: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
-	8,  // 9: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
-	10, // 10: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
-	12, // 11: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
-	14, // 12: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
-	16, // 13: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
-	2,  // 14: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
-	4,  // 15: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
-	6,  // 16: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
-	9,  // 17: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
-	11, // 18: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
-	13, // 19: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
-	15, // 20: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
-	17, // 21: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
-	14, // [14:22] is the sub-list for method output_type
-	6,  // [6:14] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	3,  // 0: subjectbroker.broker.v1.OpenRunRequest.subject:type_name -> subjectbroker.broker.v1.SubjectClaim
+	9,  // 1: subjectbroker.broker.v1.ListResourcesResponse.resources:type_name -> subjectbroker.broker.v1.Resource
+	20, // 2: subjectbroker.broker.v1.WatchResponse.list_changed:type_name -> subjectbroker.broker.v1.ListChanged
+	22, // 3: subjectbroker.broker.v1.WatchResponse.resource_updated:type_name -> subjectbroker.broker.v1.ResourceUpdated
+	23, // 4: subjectbroker.broker.v1.WatchResponse.run_ended:type_name -> subjectbroker.broker.v1.RunEnded
+	21, // 5: subjectbroker.broker.v1.WatchResponse.ready:type_name -> subjectbroker.broker.v1.Ready
+	24, // 6: subjectbroker.broker.v1.WatchResponse.servers_changed:type_name -> subjectbroker.broker.v1.ServersChanged
+	28, // 7: subjectbroker.broker.v1.RelayRequest.open:type_name -> subjectbroker.broker.v1.RelayOpen
+	29, // 8: subjectbroker.broker.v1.RelayRequest.call:type_name -> subjectbroker.broker.v1.RelayCall
+	30, // 9: subjectbroker.broker.v1.RelayRequest.cancel:type_name -> subjectbroker.broker.v1.RelayCancel
+	31, // 10: subjectbroker.broker.v1.RelayRequest.outcome:type_name -> subjectbroker.broker.v1.RelayOutcome
+	32, // 11: subjectbroker.broker.v1.RelayRequest.listed:type_name -> subjectbroker.broker.v1.RelayListed
+	0,  // 12: subjectbroker.broker.v1.RelayOpen.mode:type_name -> subjectbroker.broker.v1.RelayMode
+	1,  // 13: subjectbroker.broker.v1.RelayOutcome.end:type_name -> subjectbroker.broker.v1.RelayEnd
+	33, // 14: subjectbroker.broker.v1.RelayListed.tools:type_name -> subjectbroker.broker.v1.ServerTool
+	35, // 15: subjectbroker.broker.v1.RelayResponse.opened:type_name -> subjectbroker.broker.v1.RelayOpened
+	36, // 16: subjectbroker.broker.v1.RelayResponse.verdict:type_name -> subjectbroker.broker.v1.RelayVerdict
+	37, // 17: subjectbroker.broker.v1.RelayResponse.waiting:type_name -> subjectbroker.broker.v1.RelayWaiting
+	38, // 18: subjectbroker.broker.v1.RelayResponse.answer:type_name -> subjectbroker.broker.v1.RelayAnswer
+	39, // 19: subjectbroker.broker.v1.RelayResponse.progress:type_name -> subjectbroker.broker.v1.RelayProgress
+	40, // 20: subjectbroker.broker.v1.RelayResponse.tools:type_name -> subjectbroker.broker.v1.RelayTools
+	41, // 21: subjectbroker.broker.v1.RelayResponse.kill:type_name -> subjectbroker.broker.v1.RelayKill
+	1,  // 22: subjectbroker.broker.v1.RelayAnswer.end:type_name -> subjectbroker.broker.v1.RelayEnd
+	33, // 23: subjectbroker.broker.v1.RelayTools.tools:type_name -> subjectbroker.broker.v1.ServerTool
+	2,  // 24: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
+	5,  // 25: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
+	7,  // 26: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
+	10, // 27: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
+	12, // 28: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
+	14, // 29: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
+	16, // 30: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
+	18, // 31: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
+	25, // 32: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
+	27, // 33: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
+	4,  // 34: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
+	6,  // 35: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
+	8,  // 36: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
+	11, // 37: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
+	13, // 38: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
+	15, // 39: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
+	17, // 40: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
+	19, // 41: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
+	26, // 42: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
+	34, // 43: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
+	34, // [34:44] is the sub-list for method output_type
+	24, // [24:34] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_subjectbroker_broker_v1_broker_proto_init() }
@@ -1588,19 +3203,37 @@ func file_subjectbroker_broker_v1_broker_proto_init() {
 		(*WatchResponse_ResourceUpdated)(nil),
 		(*WatchResponse_RunEnded)(nil),
 		(*WatchResponse_Ready)(nil),
+		(*WatchResponse_ServersChanged)(nil),
+	}
+	file_subjectbroker_broker_v1_broker_proto_msgTypes[25].OneofWrappers = []any{
+		(*RelayRequest_Open)(nil),
+		(*RelayRequest_Call)(nil),
+		(*RelayRequest_Cancel)(nil),
+		(*RelayRequest_Outcome)(nil),
+		(*RelayRequest_Listed)(nil),
+	}
+	file_subjectbroker_broker_v1_broker_proto_msgTypes[32].OneofWrappers = []any{
+		(*RelayResponse_Opened)(nil),
+		(*RelayResponse_Verdict)(nil),
+		(*RelayResponse_Waiting)(nil),
+		(*RelayResponse_Answer)(nil),
+		(*RelayResponse_Progress)(nil),
+		(*RelayResponse_Tools)(nil),
+		(*RelayResponse_Kill)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_subjectbroker_broker_v1_broker_proto_rawDesc), len(file_subjectbroker_broker_v1_broker_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   22,
+			NumEnums:      2,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_subjectbroker_broker_v1_broker_proto_goTypes,
 		DependencyIndexes: file_subjectbroker_broker_v1_broker_proto_depIdxs,
+		EnumInfos:         file_subjectbroker_broker_v1_broker_proto_enumTypes,
 		MessageInfos:      file_subjectbroker_broker_v1_broker_proto_msgTypes,
 	}.Build()
 	File_subjectbroker_broker_v1_broker_proto = out.File

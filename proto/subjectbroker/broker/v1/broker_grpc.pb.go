@@ -41,6 +41,8 @@ const (
 	BrokerService_Can_FullMethodName           = "/subjectbroker.broker.v1.BrokerService/Can"
 	BrokerService_Report_FullMethodName        = "/subjectbroker.broker.v1.BrokerService/Report"
 	BrokerService_Watch_FullMethodName         = "/subjectbroker.broker.v1.BrokerService/Watch"
+	BrokerService_ListServers_FullMethodName   = "/subjectbroker.broker.v1.BrokerService/ListServers"
+	BrokerService_Relay_FullMethodName         = "/subjectbroker.broker.v1.BrokerService/Relay"
 )
 
 // BrokerServiceClient is the client API for BrokerService service.
@@ -70,6 +72,11 @@ type BrokerServiceClient interface {
 	// Watch streams changes that concern the run: what it may read, content that
 	// changed, the end of the run. One entry is written when the stream starts.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
+	// ListServers names the hosted servers of which this run may call a tool, sorted.
+	ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error)
+	// Relay judges the messages of one client to one MCP server. The first request
+	// is open. A call that waits for a person holds up no other.
+	Relay(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RelayRequest, RelayResponse], error)
 }
 
 type brokerServiceClient struct {
@@ -169,6 +176,29 @@ func (c *brokerServiceClient) Watch(ctx context.Context, in *WatchRequest, opts 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type BrokerService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 
+func (c *brokerServiceClient) ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListServersResponse)
+	err := c.cc.Invoke(ctx, BrokerService_ListServers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *brokerServiceClient) Relay(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RelayRequest, RelayResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &BrokerService_ServiceDesc.Streams[1], BrokerService_Relay_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[RelayRequest, RelayResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BrokerService_RelayClient = grpc.BidiStreamingClient[RelayRequest, RelayResponse]
+
 // BrokerServiceServer is the server API for BrokerService service.
 // All implementations must embed UnimplementedBrokerServiceServer
 // for forward compatibility.
@@ -196,6 +226,11 @@ type BrokerServiceServer interface {
 	// Watch streams changes that concern the run: what it may read, content that
 	// changed, the end of the run. One entry is written when the stream starts.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
+	// ListServers names the hosted servers of which this run may call a tool, sorted.
+	ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error)
+	// Relay judges the messages of one client to one MCP server. The first request
+	// is open. A call that waits for a person holds up no other.
+	Relay(grpc.BidiStreamingServer[RelayRequest, RelayResponse]) error
 	mustEmbedUnimplementedBrokerServiceServer()
 }
 
@@ -229,6 +264,12 @@ func (UnimplementedBrokerServiceServer) Report(context.Context, *ReportRequest) 
 }
 func (UnimplementedBrokerServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedBrokerServiceServer) ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListServers not implemented")
+}
+func (UnimplementedBrokerServiceServer) Relay(grpc.BidiStreamingServer[RelayRequest, RelayResponse]) error {
+	return status.Error(codes.Unimplemented, "method Relay not implemented")
 }
 func (UnimplementedBrokerServiceServer) mustEmbedUnimplementedBrokerServiceServer() {}
 func (UnimplementedBrokerServiceServer) testEmbeddedByValue()                       {}
@@ -388,6 +429,31 @@ func _BrokerService_Watch_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type BrokerService_WatchServer = grpc.ServerStreamingServer[WatchResponse]
 
+func _BrokerService_ListServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListServersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BrokerServiceServer).ListServers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BrokerService_ListServers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BrokerServiceServer).ListServers(ctx, req.(*ListServersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BrokerService_Relay_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(BrokerServiceServer).Relay(&grpc.GenericServerStream[RelayRequest, RelayResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BrokerService_RelayServer = grpc.BidiStreamingServer[RelayRequest, RelayResponse]
+
 // BrokerService_ServiceDesc is the grpc.ServiceDesc for BrokerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -423,12 +489,22 @@ var BrokerService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Report",
 			Handler:    _BrokerService_Report_Handler,
 		},
+		{
+			MethodName: "ListServers",
+			Handler:    _BrokerService_ListServers_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Watch",
 			Handler:       _BrokerService_Watch_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "Relay",
+			Handler:       _BrokerService_Relay_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "subjectbroker/broker/v1/broker.proto",

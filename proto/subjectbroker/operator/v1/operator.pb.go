@@ -137,9 +137,18 @@ type StatusResponse struct {
 	// Uids that are operators beside the daemon's own, rising.
 	Operators []uint32 `protobuf:"varint,31,rep,packed,name=operators,proto3" json:"operators,omitempty"`
 	// How many profiles there are.
-	Profiles      uint32 `protobuf:"varint,32,opt,name=profiles,proto3" json:"profiles,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Profiles uint32 `protobuf:"varint,32,opt,name=profiles,proto3" json:"profiles,omitempty"`
+	// Requests for approval that nobody has answered yet.
+	Approvals uint32 `protobuf:"varint,33,opt,name=approvals,proto3" json:"approvals,omitempty"`
+	// True when a request for approval can be answered: by a session with the
+	// passphrase, or by another operator uid.
+	Approvable bool `protobuf:"varint,34,opt,name=approvable,proto3" json:"approvable,omitempty"`
+	// Number of servers behind the broker.
+	Servers uint32 `protobuf:"varint,35,opt,name=servers,proto3" json:"servers,omitempty"`
+	// Names of servers with something that is not trusted, sorted.
+	UntrustedServers []string `protobuf:"bytes,36,rep,name=untrusted_servers,json=untrustedServers,proto3" json:"untrusted_servers,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -394,6 +403,34 @@ func (x *StatusResponse) GetProfiles() uint32 {
 		return x.Profiles
 	}
 	return 0
+}
+
+func (x *StatusResponse) GetApprovals() uint32 {
+	if x != nil {
+		return x.Approvals
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetApprovable() bool {
+	if x != nil {
+		return x.Approvable
+	}
+	return false
+}
+
+func (x *StatusResponse) GetServers() uint32 {
+	if x != nil {
+		return x.Servers
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetUntrustedServers() []string {
+	if x != nil {
+		return x.UntrustedServers
+	}
+	return nil
 }
 
 // KeySlot is one way to the root key.
@@ -4734,7 +4771,9 @@ type Run struct {
 	// Launch that it belongs to; empty when it belongs to none.
 	LaunchId string `protobuf:"bytes,14,opt,name=launch_id,json=launchId,proto3" json:"launch_id,omitempty"`
 	// Profile that it is under; empty means none.
-	Profile       string `protobuf:"bytes,15,opt,name=profile,proto3" json:"profile,omitempty"`
+	Profile string `protobuf:"bytes,15,opt,name=profile,proto3" json:"profile,omitempty"`
+	// Calls of tools that were forwarded under it.
+	Calls         uint64 `protobuf:"varint,16,opt,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4872,6 +4911,13 @@ func (x *Run) GetProfile() string {
 		return x.Profile
 	}
 	return ""
+}
+
+func (x *Run) GetCalls() uint64 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
 }
 
 // Launch is a process tree that sbctl run started.
@@ -5986,11 +6032,15 @@ type ApplyRequest struct {
 	Prune bool `protobuf:"varint,3,opt,name=prune,proto3" json:"prune,omitempty"`
 	// Absolute folder that ${home} in file paths stands for.
 	HomeDir string `protobuf:"bytes,4,opt,name=home_dir,json=homeDir,proto3" json:"home_dir,omitempty"`
-	// Format of the document: empty for our own, or subject-broker.
+	// Format of the document: empty for our own, subject-broker, or agent-brake.
 	Format string `protobuf:"bytes,5,opt,name=format,proto3" json:"format,omitempty"`
 	// Absolute folder in which the command was given; a storage root of the
 	// subject-broker format must lie outside of it. Empty otherwise.
-	WorkingDir    string `protobuf:"bytes,6,opt,name=working_dir,json=workingDir,proto3" json:"working_dir,omitempty"`
+	WorkingDir string `protobuf:"bytes,6,opt,name=working_dir,json=workingDir,proto3" json:"working_dir,omitempty"`
+	// Whom a policy of the agent-brake format is for. Empty otherwise.
+	Subject string `protobuf:"bytes,7,opt,name=subject,proto3" json:"subject,omitempty"`
+	// The server that such a policy is around. Empty otherwise.
+	Server        string `protobuf:"bytes,8,opt,name=server,proto3" json:"server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6067,13 +6117,29 @@ func (x *ApplyRequest) GetWorkingDir() string {
 	return ""
 }
 
+func (x *ApplyRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ApplyRequest) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
 // ApplyResponse says what was, or would be, changed.
 type ApplyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Changes in the order taken.
 	Changes []*Change `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Names of declared resources that still have no content.
-	NeedContent   []string `protobuf:"bytes,2,rep,name=need_content,json=needContent,proto3" json:"need_content,omitempty"`
+	NeedContent []string `protobuf:"bytes,2,rep,name=need_content,json=needContent,proto3" json:"need_content,omitempty"`
+	// What a careful reader of the document would be told, a sentence each.
+	Warnings      []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6122,12 +6188,19 @@ func (x *ApplyResponse) GetNeedContent() []string {
 	return nil
 }
 
+func (x *ApplyResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 // Change is one difference between the document and the state.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// add, change or remove.
 	Verb string `protobuf:"bytes,1,opt,name=verb,proto3" json:"verb,omitempty"`
-	// resource, subject, profile, tool or grant.
+	// resource, subject, profile, tool, server, policy or grant.
 	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
 	// Name of the thing; for a grant its subject, effect and capability.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
@@ -7036,12 +7109,2785 @@ func (x *PrunedSegment) GetBytes() uint64 {
 	return 0
 }
 
+// Server is an MCP server behind the broker.
+type Server struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name, ^[a-z0-9][a-z0-9-]{0,31}$.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Program and arguments; empty when it is reached by url or was only wrapped.
+	Command []string `protobuf:"bytes,2,rep,name=command,proto3" json:"command,omitempty"`
+	// Absolute working directory of the command; empty means a fresh empty folder.
+	Cwd string `protobuf:"bytes,3,opt,name=cwd,proto3" json:"cwd,omitempty"`
+	// https URL, or http to loopback, of a server that speaks Streamable HTTP.
+	Url string `protobuf:"bytes,4,opt,name=url,proto3" json:"url,omitempty"`
+	// Environment of the command. A value may hold ${secret:NAME} and nothing else
+	// that is secret.
+	Env map[string]string `protobuf:"bytes,5,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Headers of each request to the url, likewise.
+	Headers map[string]string `protobuf:"bytes,6,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// True when it was added; false when it is only known by being wrapped, trusted
+	// or named in a policy.
+	Hosted bool `protobuf:"varint,7,opt,name=hosted,proto3" json:"hosted,omitempty"`
+	// Until when its rules only log; 0: they are in force.
+	ObserveUntil int64 `protobuf:"varint,8,opt,name=observe_until,json=observeUntil,proto3" json:"observe_until,omitempty"`
+	// When it was added.
+	Created int64 `protobuf:"varint,9,opt,name=created,proto3" json:"created,omitempty"`
+	// Owner of the document that declared it; empty when no document did.
+	Owner string `protobuf:"bytes,10,opt,name=owner,proto3" json:"owner,omitempty"`
+	// When something of it was trusted last; 0: never.
+	Trusted int64 `protobuf:"varint,11,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	// Tools that were trusted.
+	TrustedTools uint32 `protobuf:"varint,12,opt,name=trusted_tools,json=trustedTools,proto3" json:"trusted_tools,omitempty"`
+	// Tools, and the instructions, that are new or different from what was trusted.
+	UntrustedTools uint32 `protobuf:"varint,13,opt,name=untrusted_tools,json=untrustedTools,proto3" json:"untrusted_tools,omitempty"`
+	// Its processes.
+	Processes []*ServerProcess `protobuf:"bytes,14,rep,name=processes,proto3" json:"processes,omitempty"`
+	// Subjects that hold a grant to call it, sorted.
+	Subjects []string `protobuf:"bytes,15,rep,name=subjects,proto3" json:"subjects,omitempty"`
+	// no when no agent that it serves can read its secrets, else reachable; empty
+	// when it has none.
+	Disclosed     string `protobuf:"bytes,16,opt,name=disclosed,proto3" json:"disclosed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Server) Reset() {
+	*x = Server{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[106]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Server) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Server) ProtoMessage() {}
+
+func (x *Server) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[106]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Server.ProtoReflect.Descriptor instead.
+func (*Server) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{106}
+}
+
+func (x *Server) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Server) GetCommand() []string {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+func (x *Server) GetCwd() string {
+	if x != nil {
+		return x.Cwd
+	}
+	return ""
+}
+
+func (x *Server) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *Server) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *Server) GetHeaders() map[string]string {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *Server) GetHosted() bool {
+	if x != nil {
+		return x.Hosted
+	}
+	return false
+}
+
+func (x *Server) GetObserveUntil() int64 {
+	if x != nil {
+		return x.ObserveUntil
+	}
+	return 0
+}
+
+func (x *Server) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *Server) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Server) GetTrusted() int64 {
+	if x != nil {
+		return x.Trusted
+	}
+	return 0
+}
+
+func (x *Server) GetTrustedTools() uint32 {
+	if x != nil {
+		return x.TrustedTools
+	}
+	return 0
+}
+
+func (x *Server) GetUntrustedTools() uint32 {
+	if x != nil {
+		return x.UntrustedTools
+	}
+	return 0
+}
+
+func (x *Server) GetProcesses() []*ServerProcess {
+	if x != nil {
+		return x.Processes
+	}
+	return nil
+}
+
+func (x *Server) GetSubjects() []string {
+	if x != nil {
+		return x.Subjects
+	}
+	return nil
+}
+
+func (x *Server) GetDisclosed() string {
+	if x != nil {
+		return x.Disclosed
+	}
+	return ""
+}
+
+// ServerProcess is one process of a hosted server.
+type ServerProcess struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose calls it serves.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// starting, running, waiting (to be started again), killed (by policy), stopped.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Process id of sb-mcp host; 0 when there is none.
+	Pid int32 `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
+	// When it was started last.
+	Started int64 `protobuf:"varint,4,opt,name=started,proto3" json:"started,omitempty"`
+	// How often it was started.
+	Starts uint32 `protobuf:"varint,5,opt,name=starts,proto3" json:"starts,omitempty"`
+	// Why it does not run, in words; empty when it does.
+	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Calls that are open.
+	Open uint32 `protobuf:"varint,7,opt,name=open,proto3" json:"open,omitempty"`
+	// What holds for it, one word each: confined, undumpable, separate.
+	Confinement   []string `protobuf:"bytes,8,rep,name=confinement,proto3" json:"confinement,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerProcess) Reset() {
+	*x = ServerProcess{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[107]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerProcess) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerProcess) ProtoMessage() {}
+
+func (x *ServerProcess) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[107]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerProcess.ProtoReflect.Descriptor instead.
+func (*ServerProcess) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{107}
+}
+
+func (x *ServerProcess) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ServerProcess) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ServerProcess) GetPid() int32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *ServerProcess) GetStarted() int64 {
+	if x != nil {
+		return x.Started
+	}
+	return 0
+}
+
+func (x *ServerProcess) GetStarts() uint32 {
+	if x != nil {
+		return x.Starts
+	}
+	return 0
+}
+
+func (x *ServerProcess) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *ServerProcess) GetOpen() uint32 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *ServerProcess) GetConfinement() []string {
+	if x != nil {
+		return x.Confinement
+	}
+	return nil
+}
+
+// ServerToolState is one tool of a server, or its instructions.
+type ServerToolState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the tool; empty for the instructions.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// trusted, new, changed, gone, or withheld (its name is too long to be shown).
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// What was trusted: the tool's object as JSON, or the instructions; empty if none.
+	Trusted []byte `protobuf:"bytes,3,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	// What was seen last; empty if nothing, or when it is the same.
+	Seen []byte `protobuf:"bytes,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	// The pin of what was trusted: SHA-256, hex; empty if none.
+	Pin string `protobuf:"bytes,5,opt,name=pin,proto3" json:"pin,omitempty"`
+	// Name under which agents see it: SERVER_tool.
+	Exposed       string `protobuf:"bytes,6,opt,name=exposed,proto3" json:"exposed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerToolState) Reset() {
+	*x = ServerToolState{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[108]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerToolState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerToolState) ProtoMessage() {}
+
+func (x *ServerToolState) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[108]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerToolState.ProtoReflect.Descriptor instead.
+func (*ServerToolState) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{108}
+}
+
+func (x *ServerToolState) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServerToolState) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *ServerToolState) GetTrusted() []byte {
+	if x != nil {
+		return x.Trusted
+	}
+	return nil
+}
+
+func (x *ServerToolState) GetSeen() []byte {
+	if x != nil {
+		return x.Seen
+	}
+	return nil
+}
+
+func (x *ServerToolState) GetPin() string {
+	if x != nil {
+		return x.Pin
+	}
+	return ""
+}
+
+func (x *ServerToolState) GetExposed() string {
+	if x != nil {
+		return x.Exposed
+	}
+	return ""
+}
+
+// AddServerRequest describes a server.
+type AddServerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name, command, cwd, url, env and headers; the rest is ignored.
+	Server *Server `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// Subjects that get a grant for all its tools.
+	Subjects []string `protobuf:"bytes,2,rep,name=subjects,proto3" json:"subjects,omitempty"`
+	// For how long its rules only log, in seconds; 0: they are in force at once.
+	ObserveSeconds uint64 `protobuf:"varint,3,opt,name=observe_seconds,json=observeSeconds,proto3" json:"observe_seconds,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AddServerRequest) Reset() {
+	*x = AddServerRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[109]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddServerRequest) ProtoMessage() {}
+
+func (x *AddServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[109]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddServerRequest.ProtoReflect.Descriptor instead.
+func (*AddServerRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{109}
+}
+
+func (x *AddServerRequest) GetServer() *Server {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+func (x *AddServerRequest) GetSubjects() []string {
+	if x != nil {
+		return x.Subjects
+	}
+	return nil
+}
+
+func (x *AddServerRequest) GetObserveSeconds() uint64 {
+	if x != nil {
+		return x.ObserveSeconds
+	}
+	return 0
+}
+
+// AddServerResponse describes what there is now.
+type AddServerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The server.
+	Server *Server `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// The grants that were made.
+	Grants []*Grant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
+	// Grants of use: that are still missing, as subject and capability.
+	Missing       []string `protobuf:"bytes,3,rep,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddServerResponse) Reset() {
+	*x = AddServerResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[110]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddServerResponse) ProtoMessage() {}
+
+func (x *AddServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[110]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddServerResponse.ProtoReflect.Descriptor instead.
+func (*AddServerResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{110}
+}
+
+func (x *AddServerResponse) GetServer() *Server {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+func (x *AddServerResponse) GetGrants() []*Grant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+func (x *AddServerResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+// ListServersRequest is empty.
+type ListServersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServersRequest) Reset() {
+	*x = ListServersRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[111]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServersRequest) ProtoMessage() {}
+
+func (x *ListServersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[111]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServersRequest.ProtoReflect.Descriptor instead.
+func (*ListServersRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{111}
+}
+
+// ListServersResponse lists servers.
+type ListServersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Servers, by name.
+	Servers       []*Server `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServersResponse) Reset() {
+	*x = ListServersResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[112]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServersResponse) ProtoMessage() {}
+
+func (x *ListServersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[112]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServersResponse.ProtoReflect.Descriptor instead.
+func (*ListServersResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{112}
+}
+
+func (x *ListServersResponse) GetServers() []*Server {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+// GetServerRequest names one server.
+type GetServerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// True to start it, if nobody runs it, to see what it offers now.
+	Refresh       bool `protobuf:"varint,2,opt,name=refresh,proto3" json:"refresh,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServerRequest) Reset() {
+	*x = GetServerRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[113]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServerRequest) ProtoMessage() {}
+
+func (x *GetServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[113]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServerRequest.ProtoReflect.Descriptor instead.
+func (*GetServerRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{113}
+}
+
+func (x *GetServerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetServerRequest) GetRefresh() bool {
+	if x != nil {
+		return x.Refresh
+	}
+	return false
+}
+
+// GetServerResponse shows it.
+type GetServerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The server.
+	Server *Server `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// Its tools and instructions, by name, instructions first.
+	Tools         []*ServerToolState `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServerResponse) Reset() {
+	*x = GetServerResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[114]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServerResponse) ProtoMessage() {}
+
+func (x *GetServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[114]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServerResponse.ProtoReflect.Descriptor instead.
+func (*GetServerResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{114}
+}
+
+func (x *GetServerResponse) GetServer() *Server {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+func (x *GetServerResponse) GetTools() []*ServerToolState {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+// TrustServerRequest names what to trust.
+type TrustServerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the server.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only these tools; empty means everything that was seen, instructions too.
+	Tools []string `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	// Fingerprint of what the operator was shown, from a GetServer before: of the
+	// seen states in their order, SHA-256, hex. What is different by now is refused.
+	Shown string `protobuf:"bytes,3,opt,name=shown,proto3" json:"shown,omitempty"`
+	// True to report only.
+	DryRun        bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrustServerRequest) Reset() {
+	*x = TrustServerRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[115]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrustServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrustServerRequest) ProtoMessage() {}
+
+func (x *TrustServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[115]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrustServerRequest.ProtoReflect.Descriptor instead.
+func (*TrustServerRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{115}
+}
+
+func (x *TrustServerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TrustServerRequest) GetTools() []string {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *TrustServerRequest) GetShown() string {
+	if x != nil {
+		return x.Shown
+	}
+	return ""
+}
+
+func (x *TrustServerRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// TrustServerResponse says what was trusted.
+type TrustServerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The server.
+	Server *Server `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// What was, or would be, trusted, each with its state before.
+	Tools []*ServerToolState `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
+	// Fingerprint of what was shown.
+	Shown         string `protobuf:"bytes,3,opt,name=shown,proto3" json:"shown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrustServerResponse) Reset() {
+	*x = TrustServerResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[116]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrustServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrustServerResponse) ProtoMessage() {}
+
+func (x *TrustServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[116]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrustServerResponse.ProtoReflect.Descriptor instead.
+func (*TrustServerResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{116}
+}
+
+func (x *TrustServerResponse) GetServer() *Server {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
+func (x *TrustServerResponse) GetTools() []*ServerToolState {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+func (x *TrustServerResponse) GetShown() string {
+	if x != nil {
+		return x.Shown
+	}
+	return ""
+}
+
+// RestartServerRequest names processes.
+type RestartServerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the server.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only the process of this subject; empty means all.
+	Subject       string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartServerRequest) Reset() {
+	*x = RestartServerRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[117]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartServerRequest) ProtoMessage() {}
+
+func (x *RestartServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[117]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartServerRequest.ProtoReflect.Descriptor instead.
+func (*RestartServerRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{117}
+}
+
+func (x *RestartServerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RestartServerRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+// RestartServerResponse says what was ended.
+type RestartServerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Processes that were ended or released from a kill.
+	Processes     uint32 `protobuf:"varint,1,opt,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartServerResponse) Reset() {
+	*x = RestartServerResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[118]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartServerResponse) ProtoMessage() {}
+
+func (x *RestartServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[118]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartServerResponse.ProtoReflect.Descriptor instead.
+func (*RestartServerResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{118}
+}
+
+func (x *RestartServerResponse) GetProcesses() uint32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
+// ReadServerLogsRequest names a server.
+type ReadServerLogsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the server.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Only the process of this subject; empty means all.
+	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// True to go on with new lines.
+	Follow        bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadServerLogsRequest) Reset() {
+	*x = ReadServerLogsRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[119]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadServerLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadServerLogsRequest) ProtoMessage() {}
+
+func (x *ReadServerLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[119]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadServerLogsRequest.ProtoReflect.Descriptor instead.
+func (*ReadServerLogsRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{119}
+}
+
+func (x *ReadServerLogsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReadServerLogsRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ReadServerLogsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+// ReadServerLogsResponse is one line.
+type ReadServerLogsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose process wrote it.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// When.
+	Time int64 `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"`
+	// The line without its newline, control characters escaped, at most 4 KiB. It is
+	// kept in memory only.
+	Line          string `protobuf:"bytes,3,opt,name=line,proto3" json:"line,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadServerLogsResponse) Reset() {
+	*x = ReadServerLogsResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[120]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadServerLogsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadServerLogsResponse) ProtoMessage() {}
+
+func (x *ReadServerLogsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[120]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadServerLogsResponse.ProtoReflect.Descriptor instead.
+func (*ReadServerLogsResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{120}
+}
+
+func (x *ReadServerLogsResponse) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ReadServerLogsResponse) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
+}
+
+func (x *ReadServerLogsResponse) GetLine() string {
+	if x != nil {
+		return x.Line
+	}
+	return ""
+}
+
+// RemoveServerRequest names a server.
+type RemoveServerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveServerRequest) Reset() {
+	*x = RemoveServerRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[121]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveServerRequest) ProtoMessage() {}
+
+func (x *RemoveServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[121]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveServerRequest.ProtoReflect.Descriptor instead.
+func (*RemoveServerRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{121}
+}
+
+func (x *RemoveServerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// RemoveServerResponse says what went with it.
+type RemoveServerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Grants that were revoked.
+	Revoked uint32 `protobuf:"varint,1,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	// Policies that were removed.
+	Policies      uint32 `protobuf:"varint,2,opt,name=policies,proto3" json:"policies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveServerResponse) Reset() {
+	*x = RemoveServerResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[122]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveServerResponse) ProtoMessage() {}
+
+func (x *RemoveServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[122]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveServerResponse.ProtoReflect.Descriptor instead.
+func (*RemoveServerResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{122}
+}
+
+func (x *RemoveServerResponse) GetRevoked() uint32 {
+	if x != nil {
+		return x.Revoked
+	}
+	return 0
+}
+
+func (x *RemoveServerResponse) GetPolicies() uint32 {
+	if x != nil {
+		return x.Policies
+	}
+	return 0
+}
+
+// Policy is the set of rules around one server for one subject.
+type Policy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the subject.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Name of the server.
+	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	// strict or grouped.
+	Audit string `protobuf:"bytes,3,opt,name=audit,proto3" json:"audit,omitempty"`
+	// How long a call waits for a person, in milliseconds.
+	ApprovalWaitMs uint64 `protobuf:"varint,4,opt,name=approval_wait_ms,json=approvalWaitMs,proto3" json:"approval_wait_ms,omitempty"`
+	// Version: the first 16 hex digits of the SHA-256 of its canonical form.
+	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	// The rules as YAML, as export writes them.
+	Rules []byte `protobuf:"bytes,6,opt,name=rules,proto3" json:"rules,omitempty"`
+	// Owner of the document that declared it; empty when no document did.
+	Owner string `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
+	// What it has counted, one for each launch and one for what is outside of any.
+	Meters []*PolicyMeter `protobuf:"bytes,8,rep,name=meters,proto3" json:"meters,omitempty"`
+	// Until when the rules only log; 0: they are in force.
+	ObserveUntil  int64 `protobuf:"varint,9,opt,name=observe_until,json=observeUntil,proto3" json:"observe_until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Policy) Reset() {
+	*x = Policy{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[123]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Policy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Policy) ProtoMessage() {}
+
+func (x *Policy) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[123]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Policy.ProtoReflect.Descriptor instead.
+func (*Policy) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{123}
+}
+
+func (x *Policy) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Policy) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Policy) GetAudit() string {
+	if x != nil {
+		return x.Audit
+	}
+	return ""
+}
+
+func (x *Policy) GetApprovalWaitMs() uint64 {
+	if x != nil {
+		return x.ApprovalWaitMs
+	}
+	return 0
+}
+
+func (x *Policy) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Policy) GetRules() []byte {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *Policy) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Policy) GetMeters() []*PolicyMeter {
+	if x != nil {
+		return x.Meters
+	}
+	return nil
+}
+
+func (x *Policy) GetObserveUntil() int64 {
+	if x != nil {
+		return x.ObserveUntil
+	}
+	return 0
+}
+
+// PolicyMeter is what a policy has counted.
+type PolicyMeter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Launch that it counts for; empty for calls outside of any.
+	LaunchId string `protobuf:"bytes,1,opt,name=launch_id,json=launchId,proto3" json:"launch_id,omitempty"`
+	// Calls that were forwarded.
+	Calls uint64 `protobuf:"varint,2,opt,name=calls,proto3" json:"calls,omitempty"`
+	// Cost so far, in millionths of the budget's unit.
+	SpentMicros uint64 `protobuf:"varint,3,opt,name=spent_micros,json=spentMicros,proto3" json:"spent_micros,omitempty"`
+	// When the session began; 0: it has not.
+	Began int64 `protobuf:"varint,4,opt,name=began,proto3" json:"began,omitempty"`
+	// Tools whose circuit breaker is not closed, sorted.
+	OpenBreakers []string `protobuf:"bytes,5,rep,name=open_breakers,json=openBreakers,proto3" json:"open_breakers,omitempty"`
+	// True when a rule has killed the session.
+	Killed        bool `protobuf:"varint,6,opt,name=killed,proto3" json:"killed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyMeter) Reset() {
+	*x = PolicyMeter{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[124]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyMeter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyMeter) ProtoMessage() {}
+
+func (x *PolicyMeter) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[124]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyMeter.ProtoReflect.Descriptor instead.
+func (*PolicyMeter) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{124}
+}
+
+func (x *PolicyMeter) GetLaunchId() string {
+	if x != nil {
+		return x.LaunchId
+	}
+	return ""
+}
+
+func (x *PolicyMeter) GetCalls() uint64 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
+}
+
+func (x *PolicyMeter) GetSpentMicros() uint64 {
+	if x != nil {
+		return x.SpentMicros
+	}
+	return 0
+}
+
+func (x *PolicyMeter) GetBegan() int64 {
+	if x != nil {
+		return x.Began
+	}
+	return 0
+}
+
+func (x *PolicyMeter) GetOpenBreakers() []string {
+	if x != nil {
+		return x.OpenBreakers
+	}
+	return nil
+}
+
+func (x *PolicyMeter) GetKilled() bool {
+	if x != nil {
+		return x.Killed
+	}
+	return false
+}
+
+// ListPoliciesRequest filters policies.
+type ListPoliciesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only of this subject; empty means all.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Only around this server; empty means all.
+	Server        string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesRequest) Reset() {
+	*x = ListPoliciesRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[125]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesRequest) ProtoMessage() {}
+
+func (x *ListPoliciesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[125]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesRequest.ProtoReflect.Descriptor instead.
+func (*ListPoliciesRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{125}
+}
+
+func (x *ListPoliciesRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ListPoliciesRequest) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+// ListPoliciesResponse lists policies.
+type ListPoliciesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Policies, by subject and server.
+	Policies      []*Policy `protobuf:"bytes,1,rep,name=policies,proto3" json:"policies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPoliciesResponse) Reset() {
+	*x = ListPoliciesResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[126]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPoliciesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPoliciesResponse) ProtoMessage() {}
+
+func (x *ListPoliciesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[126]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPoliciesResponse.ProtoReflect.Descriptor instead.
+func (*ListPoliciesResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{126}
+}
+
+func (x *ListPoliciesResponse) GetPolicies() []*Policy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+// ResetPolicyRequest names one policy.
+type ResetPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the subject.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Name of the server.
+	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	// True to remove the policy instead.
+	Remove        bool `protobuf:"varint,3,opt,name=remove,proto3" json:"remove,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetPolicyRequest) Reset() {
+	*x = ResetPolicyRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[127]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetPolicyRequest) ProtoMessage() {}
+
+func (x *ResetPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[127]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetPolicyRequest.ProtoReflect.Descriptor instead.
+func (*ResetPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{127}
+}
+
+func (x *ResetPolicyRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *ResetPolicyRequest) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *ResetPolicyRequest) GetRemove() bool {
+	if x != nil {
+		return x.Remove
+	}
+	return false
+}
+
+// ResetPolicyResponse is what there is now.
+type ResetPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The policy; absent when it was removed.
+	Policy        *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResetPolicyResponse) Reset() {
+	*x = ResetPolicyResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[128]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResetPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResetPolicyResponse) ProtoMessage() {}
+
+func (x *ResetPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[128]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResetPolicyResponse.ProtoReflect.Descriptor instead.
+func (*ResetPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{128}
+}
+
+func (x *ResetPolicyResponse) GetPolicy() *Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// CallStatsRequest filters.
+type CallStatsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only of this subject; empty means all.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Only of this server; empty means all.
+	Server        string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallStatsRequest) Reset() {
+	*x = CallStatsRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[129]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallStatsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallStatsRequest) ProtoMessage() {}
+
+func (x *CallStatsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[129]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallStatsRequest.ProtoReflect.Descriptor instead.
+func (*CallStatsRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{129}
+}
+
+func (x *CallStatsRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *CallStatsRequest) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+// CallStatsResponse lists counts.
+type CallStatsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each subject, server and tool, in that order; at most 10000.
+	Stats []*CallStat `protobuf:"bytes,1,rep,name=stats,proto3" json:"stats,omitempty"`
+	// Since when is counted.
+	Since         int64 `protobuf:"varint,2,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallStatsResponse) Reset() {
+	*x = CallStatsResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[130]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallStatsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallStatsResponse) ProtoMessage() {}
+
+func (x *CallStatsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[130]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallStatsResponse.ProtoReflect.Descriptor instead.
+func (*CallStatsResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{130}
+}
+
+func (x *CallStatsResponse) GetStats() []*CallStat {
+	if x != nil {
+		return x.Stats
+	}
+	return nil
+}
+
+func (x *CallStatsResponse) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+// CallStat counts the calls of one tool by one subject.
+type CallStat struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the subject.
+	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Name of the server.
+	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
+	// Name of the tool; empty for names that were not known to exist.
+	Tool string `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Calls that were forwarded.
+	Allowed uint64 `protobuf:"varint,4,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Calls that were refused.
+	Denied uint64 `protobuf:"varint,5,opt,name=denied,proto3" json:"denied,omitempty"`
+	// Calls that waited for a person.
+	Waited uint64 `protobuf:"varint,6,opt,name=waited,proto3" json:"waited,omitempty"`
+	// Forwarded calls that ended with an error.
+	Failed uint64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
+	// The middle of how long forwarded calls took, in microseconds.
+	P50Us uint64 `protobuf:"varint,8,opt,name=p50_us,json=p50Us,proto3" json:"p50_us,omitempty"`
+	// What one of a hundred took longer than, in microseconds.
+	P99Us uint64 `protobuf:"varint,9,opt,name=p99_us,json=p99Us,proto3" json:"p99_us,omitempty"`
+	// The last call.
+	Last          int64 `protobuf:"varint,10,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallStat) Reset() {
+	*x = CallStat{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[131]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallStat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallStat) ProtoMessage() {}
+
+func (x *CallStat) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[131]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallStat.ProtoReflect.Descriptor instead.
+func (*CallStat) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{131}
+}
+
+func (x *CallStat) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *CallStat) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *CallStat) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *CallStat) GetAllowed() uint64 {
+	if x != nil {
+		return x.Allowed
+	}
+	return 0
+}
+
+func (x *CallStat) GetDenied() uint64 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
+}
+
+func (x *CallStat) GetWaited() uint64 {
+	if x != nil {
+		return x.Waited
+	}
+	return 0
+}
+
+func (x *CallStat) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *CallStat) GetP50Us() uint64 {
+	if x != nil {
+		return x.P50Us
+	}
+	return 0
+}
+
+func (x *CallStat) GetP99Us() uint64 {
+	if x != nil {
+		return x.P99Us
+	}
+	return 0
+}
+
+func (x *CallStat) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+// MetricsRequest is empty.
+type MetricsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetricsRequest) Reset() {
+	*x = MetricsRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[132]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetricsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetricsRequest) ProtoMessage() {}
+
+func (x *MetricsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[132]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetricsRequest.ProtoReflect.Descriptor instead.
+func (*MetricsRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{132}
+}
+
+// MetricsResponse is Prometheus text.
+type MetricsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Text exposition format 0.0.4.
+	Text          []byte `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetricsResponse) Reset() {
+	*x = MetricsResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[133]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetricsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetricsResponse) ProtoMessage() {}
+
+func (x *MetricsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[133]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetricsResponse.ProtoReflect.Descriptor instead.
+func (*MetricsResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{133}
+}
+
+func (x *MetricsResponse) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+// Approval is one request to a person, made by the daemon from the live call.
+type Approval struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id.
+	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// pending, approved (and not run yet), running, settled, denied, expired, void.
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// Name of the subject.
+	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Launch of the run that asks; empty when it is in none.
+	LaunchId string `protobuf:"bytes,4,opt,name=launch_id,json=launchId,proto3" json:"launch_id,omitempty"`
+	// Run that asked first.
+	RunId string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// Tier of that run.
+	Tier string `protobuf:"bytes,6,opt,name=tier,proto3" json:"tier,omitempty"`
+	// Server and tool of a call; empty for a read.
+	Server string `protobuf:"bytes,7,opt,name=server,proto3" json:"server,omitempty"`
+	// See server.
+	Tool string `protobuf:"bytes,8,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Resource of a read; empty for a call.
+	Resource string `protobuf:"bytes,9,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Capability that is asked for.
+	Capability string `protobuf:"bytes,10,opt,name=capability,proto3" json:"capability,omitempty"`
+	// Arguments as JSON with secrets masked and control characters escaped, cut after
+	// 16 KiB; shown to an operator only, never logged.
+	Arguments []byte `protobuf:"bytes,11,opt,name=arguments,proto3" json:"arguments,omitempty"`
+	// True when arguments was cut.
+	Cut bool `protobuf:"varint,12,opt,name=cut,proto3" json:"cut,omitempty"`
+	// SHA-256 of the exact arguments, hex.
+	ArgsDigest string `protobuf:"bytes,13,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
+	// Pin of the tool, hex; empty when it is not trusted yet.
+	Pin string `protobuf:"bytes,14,opt,name=pin,proto3" json:"pin,omitempty"`
+	// Version of the policy; empty when there is none.
+	Policy string `protobuf:"bytes,15,opt,name=policy,proto3" json:"policy,omitempty"`
+	// What asked for a person, in words: the grant, the tool's gate, a rule.
+	Why string `protobuf:"bytes,16,opt,name=why,proto3" json:"why,omitempty"`
+	// What would be handed out, in words, one each.
+	Discloses []string `protobuf:"bytes,17,rep,name=discloses,proto3" json:"discloses,omitempty"`
+	// How often it was asked, this time included.
+	Asked uint32 `protobuf:"varint,18,opt,name=asked,proto3" json:"asked,omitempty"`
+	// When it was asked first.
+	Created int64 `protobuf:"varint,19,opt,name=created,proto3" json:"created,omitempty"`
+	// When it ends unanswered.
+	Expires int64 `protobuf:"varint,20,opt,name=expires,proto3" json:"expires,omitempty"`
+	// When it was answered; 0: not yet.
+	Decided int64 `protobuf:"varint,21,opt,name=decided,proto3" json:"decided,omitempty"`
+	// Scope of the answer: once, uses, run, launch or until; empty before there is one.
+	Scope string `protobuf:"bytes,22,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Callers that wait for it now.
+	Waiting uint32 `protobuf:"varint,23,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// How the approved call ended: ok, tool-error, error, transport, cancelled; empty
+	// before it did.
+	Outcome string `protobuf:"bytes,24,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// Whether the tool's description was trusted: trusted, changed or untrusted.
+	PinState string `protobuf:"bytes,25,opt,name=pin_state,json=pinState,proto3" json:"pin_state,omitempty"`
+	// Scopes that an answer may have, in words of DecideApprovalRequest.scope.
+	Scopes        []string `protobuf:"bytes,26,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Approval) Reset() {
+	*x = Approval{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[134]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Approval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Approval) ProtoMessage() {}
+
+func (x *Approval) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[134]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Approval.ProtoReflect.Descriptor instead.
+func (*Approval) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{134}
+}
+
+func (x *Approval) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *Approval) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Approval) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Approval) GetLaunchId() string {
+	if x != nil {
+		return x.LaunchId
+	}
+	return ""
+}
+
+func (x *Approval) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *Approval) GetTier() string {
+	if x != nil {
+		return x.Tier
+	}
+	return ""
+}
+
+func (x *Approval) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Approval) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *Approval) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *Approval) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *Approval) GetArguments() []byte {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *Approval) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+func (x *Approval) GetArgsDigest() string {
+	if x != nil {
+		return x.ArgsDigest
+	}
+	return ""
+}
+
+func (x *Approval) GetPin() string {
+	if x != nil {
+		return x.Pin
+	}
+	return ""
+}
+
+func (x *Approval) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *Approval) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Approval) GetDiscloses() []string {
+	if x != nil {
+		return x.Discloses
+	}
+	return nil
+}
+
+func (x *Approval) GetAsked() uint32 {
+	if x != nil {
+		return x.Asked
+	}
+	return 0
+}
+
+func (x *Approval) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *Approval) GetExpires() int64 {
+	if x != nil {
+		return x.Expires
+	}
+	return 0
+}
+
+func (x *Approval) GetDecided() int64 {
+	if x != nil {
+		return x.Decided
+	}
+	return 0
+}
+
+func (x *Approval) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *Approval) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *Approval) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *Approval) GetPinState() string {
+	if x != nil {
+		return x.PinState
+	}
+	return ""
+}
+
+func (x *Approval) GetScopes() []string {
+	if x != nil {
+		return x.Scopes
+	}
+	return nil
+}
+
+// Consent is an answer that stands for more than one call.
+type Consent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id.
+	ConsentId string `protobuf:"bytes,1,opt,name=consent_id,json=consentId,proto3" json:"consent_id,omitempty"`
+	// Name of the subject.
+	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Server and tool; empty for a read.
+	Server string `protobuf:"bytes,3,opt,name=server,proto3" json:"server,omitempty"`
+	// See server.
+	Tool string `protobuf:"bytes,4,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Resource of a read; empty for a call.
+	Resource string `protobuf:"bytes,5,opt,name=resource,proto3" json:"resource,omitempty"`
+	// Pin that it holds for, hex; empty when the tool is not pinned.
+	Pin string `protobuf:"bytes,6,opt,name=pin,proto3" json:"pin,omitempty"`
+	// What of the arguments it holds for, in words: exact, or the rule.
+	Covers string `protobuf:"bytes,7,opt,name=covers,proto3" json:"covers,omitempty"`
+	// uses, run, launch or until.
+	Scope string `protobuf:"bytes,8,opt,name=scope,proto3" json:"scope,omitempty"`
+	// Uses left; 0 when they are not limited.
+	UsesLeft uint64 `protobuf:"varint,9,opt,name=uses_left,json=usesLeft,proto3" json:"uses_left,omitempty"`
+	// Run or launch that it ends with; empty for others.
+	EndsWith string `protobuf:"bytes,10,opt,name=ends_with,json=endsWith,proto3" json:"ends_with,omitempty"`
+	// When it ends; 0: not by the clock.
+	Until int64 `protobuf:"varint,11,opt,name=until,proto3" json:"until,omitempty"`
+	// When it was given.
+	Created       int64 `protobuf:"varint,12,opt,name=created,proto3" json:"created,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Consent) Reset() {
+	*x = Consent{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[135]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Consent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Consent) ProtoMessage() {}
+
+func (x *Consent) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[135]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Consent.ProtoReflect.Descriptor instead.
+func (*Consent) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{135}
+}
+
+func (x *Consent) GetConsentId() string {
+	if x != nil {
+		return x.ConsentId
+	}
+	return ""
+}
+
+func (x *Consent) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Consent) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *Consent) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *Consent) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *Consent) GetPin() string {
+	if x != nil {
+		return x.Pin
+	}
+	return ""
+}
+
+func (x *Consent) GetCovers() string {
+	if x != nil {
+		return x.Covers
+	}
+	return ""
+}
+
+func (x *Consent) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *Consent) GetUsesLeft() uint64 {
+	if x != nil {
+		return x.UsesLeft
+	}
+	return 0
+}
+
+func (x *Consent) GetEndsWith() string {
+	if x != nil {
+		return x.EndsWith
+	}
+	return ""
+}
+
+func (x *Consent) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *Consent) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+// ListApprovalsRequest filters.
+type ListApprovalsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True to list those that were answered or ended, as far as they are remembered.
+	All bool `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`
+	// Only this one: its id or a unique prefix; empty means every one.
+	ApprovalId string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Only of this subject; empty means all.
+	Subject       string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListApprovalsRequest) Reset() {
+	*x = ListApprovalsRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[136]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListApprovalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListApprovalsRequest) ProtoMessage() {}
+
+func (x *ListApprovalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[136]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListApprovalsRequest.ProtoReflect.Descriptor instead.
+func (*ListApprovalsRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{136}
+}
+
+func (x *ListApprovalsRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *ListApprovalsRequest) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *ListApprovalsRequest) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+// ListApprovalsResponse lists.
+type ListApprovalsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Requests, newest first.
+	Approvals []*Approval `protobuf:"bytes,1,rep,name=approvals,proto3" json:"approvals,omitempty"`
+	// Standing answers, newest first.
+	Consents      []*Consent `protobuf:"bytes,2,rep,name=consents,proto3" json:"consents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListApprovalsResponse) Reset() {
+	*x = ListApprovalsResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[137]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListApprovalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListApprovalsResponse) ProtoMessage() {}
+
+func (x *ListApprovalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[137]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListApprovalsResponse.ProtoReflect.Descriptor instead.
+func (*ListApprovalsResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{137}
+}
+
+func (x *ListApprovalsResponse) GetApprovals() []*Approval {
+	if x != nil {
+		return x.Approvals
+	}
+	return nil
+}
+
+func (x *ListApprovalsResponse) GetConsents() []*Consent {
+	if x != nil {
+		return x.Consents
+	}
+	return nil
+}
+
+// DecideApprovalRequest answers.
+type DecideApprovalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id or unique prefix; empty when only one is pending.
+	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// True to approve, false to deny.
+	Approve bool `protobuf:"varint,2,opt,name=approve,proto3" json:"approve,omitempty"`
+	// once (also when empty), uses, session (this launch or run) or until.
+	Scope string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
+	// How many calls, for uses: 2 to 10000.
+	Uses uint32 `protobuf:"varint,4,opt,name=uses,proto3" json:"uses,omitempty"`
+	// Until when, for until; at most 7 days from now.
+	Until int64 `protobuf:"varint,5,opt,name=until,proto3" json:"until,omitempty"`
+	// Only if it still is what was shown: digest of the arguments, hex; empty skips.
+	ArgsDigest    string `protobuf:"bytes,6,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecideApprovalRequest) Reset() {
+	*x = DecideApprovalRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[138]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecideApprovalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecideApprovalRequest) ProtoMessage() {}
+
+func (x *DecideApprovalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[138]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecideApprovalRequest.ProtoReflect.Descriptor instead.
+func (*DecideApprovalRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{138}
+}
+
+func (x *DecideApprovalRequest) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *DecideApprovalRequest) GetApprove() bool {
+	if x != nil {
+		return x.Approve
+	}
+	return false
+}
+
+func (x *DecideApprovalRequest) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *DecideApprovalRequest) GetUses() uint32 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
+}
+
+func (x *DecideApprovalRequest) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *DecideApprovalRequest) GetArgsDigest() string {
+	if x != nil {
+		return x.ArgsDigest
+	}
+	return ""
+}
+
+// DecideApprovalResponse is what there is now.
+type DecideApprovalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The request.
+	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	// The standing answer, if one was made.
+	Consent       *Consent `protobuf:"bytes,2,opt,name=consent,proto3" json:"consent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DecideApprovalResponse) Reset() {
+	*x = DecideApprovalResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[139]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DecideApprovalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DecideApprovalResponse) ProtoMessage() {}
+
+func (x *DecideApprovalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[139]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DecideApprovalResponse.ProtoReflect.Descriptor instead.
+func (*DecideApprovalResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{139}
+}
+
+func (x *DecideApprovalResponse) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
+func (x *DecideApprovalResponse) GetConsent() *Consent {
+	if x != nil {
+		return x.Consent
+	}
+	return nil
+}
+
+// RevokeConsentRequest names a standing answer.
+type RevokeConsentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id or unique prefix.
+	ConsentId     string `protobuf:"bytes,1,opt,name=consent_id,json=consentId,proto3" json:"consent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeConsentRequest) Reset() {
+	*x = RevokeConsentRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[140]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeConsentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeConsentRequest) ProtoMessage() {}
+
+func (x *RevokeConsentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[140]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeConsentRequest.ProtoReflect.Descriptor instead.
+func (*RevokeConsentRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{140}
+}
+
+func (x *RevokeConsentRequest) GetConsentId() string {
+	if x != nil {
+		return x.ConsentId
+	}
+	return ""
+}
+
+// RevokeConsentResponse is what was revoked.
+type RevokeConsentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The standing answer.
+	Consent       *Consent `protobuf:"bytes,1,opt,name=consent,proto3" json:"consent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeConsentResponse) Reset() {
+	*x = RevokeConsentResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[141]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeConsentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeConsentResponse) ProtoMessage() {}
+
+func (x *RevokeConsentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[141]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeConsentResponse.ProtoReflect.Descriptor instead.
+func (*RevokeConsentResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{141}
+}
+
+func (x *RevokeConsentResponse) GetConsent() *Consent {
+	if x != nil {
+		return x.Consent
+	}
+	return nil
+}
+
+// WatchApprovalsRequest opens the stream.
+type WatchApprovalsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchApprovalsRequest) Reset() {
+	*x = WatchApprovalsRequest{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[142]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchApprovalsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchApprovalsRequest) ProtoMessage() {}
+
+func (x *WatchApprovalsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[142]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchApprovalsRequest.ProtoReflect.Descriptor instead.
+func (*WatchApprovalsRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{142}
+}
+
+// WatchApprovalsResponse is one change.
+type WatchApprovalsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The request as it is now; absent in the answer that says that all open ones
+	// were sent.
+	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchApprovalsResponse) Reset() {
+	*x = WatchApprovalsResponse{}
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[143]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchApprovalsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchApprovalsResponse) ProtoMessage() {}
+
+func (x *WatchApprovalsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_operator_proto_msgTypes[143]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchApprovalsResponse.ProtoReflect.Descriptor instead.
+func (*WatchApprovalsResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_operator_proto_rawDescGZIP(), []int{143}
+}
+
+func (x *WatchApprovalsResponse) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
+	}
+	return nil
+}
+
 var File_subjectbroker_operator_v1_operator_proto protoreflect.FileDescriptor
 
 const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"(subjectbroker/operator/v1/operator.proto\x12\x19subjectbroker.operator.v1\"\x0f\n" +
-	"\rStatusRequest\"\x9e\b\n" +
+	"\rStatusRequest\"\xa3\t\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03api\x18\x02 \x01(\rR\x03api\x12\x10\n" +
@@ -7086,7 +9932,13 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\bhead_seq\x18\x1d \x01(\x04R\aheadSeq\x12=\n" +
 	"\blaunches\x18\x1e \x03(\v2!.subjectbroker.operator.v1.LaunchR\blaunches\x12\x1c\n" +
 	"\toperators\x18\x1f \x03(\rR\toperators\x12\x1a\n" +
-	"\bprofiles\x18  \x01(\rR\bprofiles\"1\n" +
+	"\bprofiles\x18  \x01(\rR\bprofiles\x12\x1c\n" +
+	"\tapprovals\x18! \x01(\rR\tapprovals\x12\x1e\n" +
+	"\n" +
+	"approvable\x18\" \x01(\bR\n" +
+	"approvable\x12\x18\n" +
+	"\aservers\x18# \x01(\rR\aservers\x12+\n" +
+	"\x11untrusted_servers\x18$ \x03(\tR\x10untrustedServers\"1\n" +
 	"\aKeySlot\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\"_\n" +
@@ -7376,7 +10228,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x05check\x18\x01 \x01(\tR\x05check\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x12\x19\n" +
-	"\bgrant_id\x18\x04 \x01(\tR\agrantId\"\xfa\x02\n" +
+	"\bgrant_id\x18\x04 \x01(\tR\agrantId\"\x90\x03\n" +
 	"\x03Run\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
@@ -7393,7 +10245,8 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\tresources\x18\f \x03(\tR\tresources\x12\x1a\n" +
 	"\battested\x18\r \x01(\tR\battested\x12\x1b\n" +
 	"\tlaunch_id\x18\x0e \x01(\tR\blaunchId\x12\x18\n" +
-	"\aprofile\x18\x0f \x01(\tR\aprofile\"\x86\x03\n" +
+	"\aprofile\x18\x0f \x01(\tR\aprofile\x12\x14\n" +
+	"\x05calls\x18\x10 \x01(\x04R\x05calls\"\x86\x03\n" +
 	"\x06Launch\x12\x1b\n" +
 	"\tlaunch_id\x18\x01 \x01(\tR\blaunchId\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x18\n" +
@@ -7469,7 +10322,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x06launch\x18\x02 \x01(\v2!.subjectbroker.operator.v1.LaunchR\x06launch\"\x14\n" +
 	"\x12WatchEventsRequest\")\n" +
 	"\x13WatchEventsResponse\x12\x12\n" +
-	"\x04line\x18\x01 \x01(\fR\x04line\"\xad\x01\n" +
+	"\x04line\x18\x01 \x01(\fR\x04line\"\xdf\x01\n" +
 	"\fApplyRequest\x12\x1a\n" +
 	"\bdocument\x18\x01 \x01(\fR\bdocument\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x14\n" +
@@ -7477,10 +10330,13 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\bhome_dir\x18\x04 \x01(\tR\ahomeDir\x12\x16\n" +
 	"\x06format\x18\x05 \x01(\tR\x06format\x12\x1f\n" +
 	"\vworking_dir\x18\x06 \x01(\tR\n" +
-	"workingDir\"o\n" +
+	"workingDir\x12\x18\n" +
+	"\asubject\x18\a \x01(\tR\asubject\x12\x16\n" +
+	"\x06server\x18\b \x01(\tR\x06server\"\x8b\x01\n" +
 	"\rApplyResponse\x12;\n" +
 	"\achanges\x18\x01 \x03(\v2!.subjectbroker.operator.v1.ChangeR\achanges\x12!\n" +
-	"\fneed_content\x18\x02 \x03(\tR\vneedContent\"\\\n" +
+	"\fneed_content\x18\x02 \x03(\tR\vneedContent\x12\x1a\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\"\\\n" +
 	"\x06Change\x12\x12\n" +
 	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x12\n" +
 	"\x04what\x18\x02 \x01(\tR\x04what\x12\x12\n" +
@@ -7541,7 +10397,215 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\asegment\x18\x01 \x01(\rR\asegment\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x12\x12\n" +
 	"\x04last\x18\x03 \x01(\x04R\x04last\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes2\xaa%\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\xad\x05\n" +
+	"\x06Server\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\acommand\x18\x02 \x03(\tR\acommand\x12\x10\n" +
+	"\x03cwd\x18\x03 \x01(\tR\x03cwd\x12\x10\n" +
+	"\x03url\x18\x04 \x01(\tR\x03url\x12<\n" +
+	"\x03env\x18\x05 \x03(\v2*.subjectbroker.operator.v1.Server.EnvEntryR\x03env\x12H\n" +
+	"\aheaders\x18\x06 \x03(\v2..subjectbroker.operator.v1.Server.HeadersEntryR\aheaders\x12\x16\n" +
+	"\x06hosted\x18\a \x01(\bR\x06hosted\x12#\n" +
+	"\robserve_until\x18\b \x01(\x03R\fobserveUntil\x12\x18\n" +
+	"\acreated\x18\t \x01(\x03R\acreated\x12\x14\n" +
+	"\x05owner\x18\n" +
+	" \x01(\tR\x05owner\x12\x18\n" +
+	"\atrusted\x18\v \x01(\x03R\atrusted\x12#\n" +
+	"\rtrusted_tools\x18\f \x01(\rR\ftrustedTools\x12'\n" +
+	"\x0funtrusted_tools\x18\r \x01(\rR\x0euntrustedTools\x12F\n" +
+	"\tprocesses\x18\x0e \x03(\v2(.subjectbroker.operator.v1.ServerProcessR\tprocesses\x12\x1a\n" +
+	"\bsubjects\x18\x0f \x03(\tR\bsubjects\x12\x1c\n" +
+	"\tdisclosed\x18\x10 \x01(\tR\tdisclosed\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
+	"\fHeadersEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcf\x01\n" +
+	"\rServerProcess\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x10\n" +
+	"\x03pid\x18\x03 \x01(\x05R\x03pid\x12\x18\n" +
+	"\astarted\x18\x04 \x01(\x03R\astarted\x12\x16\n" +
+	"\x06starts\x18\x05 \x01(\rR\x06starts\x12\x14\n" +
+	"\x05cause\x18\x06 \x01(\tR\x05cause\x12\x12\n" +
+	"\x04open\x18\a \x01(\rR\x04open\x12 \n" +
+	"\vconfinement\x18\b \x03(\tR\vconfinement\"\x95\x01\n" +
+	"\x0fServerToolState\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x18\n" +
+	"\atrusted\x18\x03 \x01(\fR\atrusted\x12\x12\n" +
+	"\x04seen\x18\x04 \x01(\fR\x04seen\x12\x10\n" +
+	"\x03pin\x18\x05 \x01(\tR\x03pin\x12\x18\n" +
+	"\aexposed\x18\x06 \x01(\tR\aexposed\"\x92\x01\n" +
+	"\x10AddServerRequest\x129\n" +
+	"\x06server\x18\x01 \x01(\v2!.subjectbroker.operator.v1.ServerR\x06server\x12\x1a\n" +
+	"\bsubjects\x18\x02 \x03(\tR\bsubjects\x12'\n" +
+	"\x0fobserve_seconds\x18\x03 \x01(\x04R\x0eobserveSeconds\"\xa2\x01\n" +
+	"\x11AddServerResponse\x129\n" +
+	"\x06server\x18\x01 \x01(\v2!.subjectbroker.operator.v1.ServerR\x06server\x128\n" +
+	"\x06grants\x18\x02 \x03(\v2 .subjectbroker.operator.v1.GrantR\x06grants\x12\x18\n" +
+	"\amissing\x18\x03 \x03(\tR\amissing\"\x14\n" +
+	"\x12ListServersRequest\"R\n" +
+	"\x13ListServersResponse\x12;\n" +
+	"\aservers\x18\x01 \x03(\v2!.subjectbroker.operator.v1.ServerR\aservers\"@\n" +
+	"\x10GetServerRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\arefresh\x18\x02 \x01(\bR\arefresh\"\x90\x01\n" +
+	"\x11GetServerResponse\x129\n" +
+	"\x06server\x18\x01 \x01(\v2!.subjectbroker.operator.v1.ServerR\x06server\x12@\n" +
+	"\x05tools\x18\x02 \x03(\v2*.subjectbroker.operator.v1.ServerToolStateR\x05tools\"m\n" +
+	"\x12TrustServerRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05tools\x18\x02 \x03(\tR\x05tools\x12\x14\n" +
+	"\x05shown\x18\x03 \x01(\tR\x05shown\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xa8\x01\n" +
+	"\x13TrustServerResponse\x129\n" +
+	"\x06server\x18\x01 \x01(\v2!.subjectbroker.operator.v1.ServerR\x06server\x12@\n" +
+	"\x05tools\x18\x02 \x03(\v2*.subjectbroker.operator.v1.ServerToolStateR\x05tools\x12\x14\n" +
+	"\x05shown\x18\x03 \x01(\tR\x05shown\"D\n" +
+	"\x14RestartServerRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\"5\n" +
+	"\x15RestartServerResponse\x12\x1c\n" +
+	"\tprocesses\x18\x01 \x01(\rR\tprocesses\"]\n" +
+	"\x15ReadServerLogsRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x16\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\"Z\n" +
+	"\x16ReadServerLogsResponse\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x12\n" +
+	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x12\n" +
+	"\x04line\x18\x03 \x01(\tR\x04line\")\n" +
+	"\x13RemoveServerRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"L\n" +
+	"\x14RemoveServerResponse\x12\x18\n" +
+	"\arevoked\x18\x01 \x01(\rR\arevoked\x12\x1a\n" +
+	"\bpolicies\x18\x02 \x01(\rR\bpolicies\"\xa5\x02\n" +
+	"\x06Policy\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
+	"\x06server\x18\x02 \x01(\tR\x06server\x12\x14\n" +
+	"\x05audit\x18\x03 \x01(\tR\x05audit\x12(\n" +
+	"\x10approval_wait_ms\x18\x04 \x01(\x04R\x0eapprovalWaitMs\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\x12\x14\n" +
+	"\x05rules\x18\x06 \x01(\fR\x05rules\x12\x14\n" +
+	"\x05owner\x18\a \x01(\tR\x05owner\x12>\n" +
+	"\x06meters\x18\b \x03(\v2&.subjectbroker.operator.v1.PolicyMeterR\x06meters\x12#\n" +
+	"\robserve_until\x18\t \x01(\x03R\fobserveUntil\"\xb6\x01\n" +
+	"\vPolicyMeter\x12\x1b\n" +
+	"\tlaunch_id\x18\x01 \x01(\tR\blaunchId\x12\x14\n" +
+	"\x05calls\x18\x02 \x01(\x04R\x05calls\x12!\n" +
+	"\fspent_micros\x18\x03 \x01(\x04R\vspentMicros\x12\x14\n" +
+	"\x05began\x18\x04 \x01(\x03R\x05began\x12#\n" +
+	"\ropen_breakers\x18\x05 \x03(\tR\fopenBreakers\x12\x16\n" +
+	"\x06killed\x18\x06 \x01(\bR\x06killed\"G\n" +
+	"\x13ListPoliciesRequest\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
+	"\x06server\x18\x02 \x01(\tR\x06server\"U\n" +
+	"\x14ListPoliciesResponse\x12=\n" +
+	"\bpolicies\x18\x01 \x03(\v2!.subjectbroker.operator.v1.PolicyR\bpolicies\"^\n" +
+	"\x12ResetPolicyRequest\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
+	"\x06server\x18\x02 \x01(\tR\x06server\x12\x16\n" +
+	"\x06remove\x18\x03 \x01(\bR\x06remove\"P\n" +
+	"\x13ResetPolicyResponse\x129\n" +
+	"\x06policy\x18\x01 \x01(\v2!.subjectbroker.operator.v1.PolicyR\x06policy\"D\n" +
+	"\x10CallStatsRequest\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
+	"\x06server\x18\x02 \x01(\tR\x06server\"d\n" +
+	"\x11CallStatsResponse\x129\n" +
+	"\x05stats\x18\x01 \x03(\v2#.subjectbroker.operator.v1.CallStatR\x05stats\x12\x14\n" +
+	"\x05since\x18\x02 \x01(\x03R\x05since\"\xf4\x01\n" +
+	"\bCallStat\x12\x18\n" +
+	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
+	"\x06server\x18\x02 \x01(\tR\x06server\x12\x12\n" +
+	"\x04tool\x18\x03 \x01(\tR\x04tool\x12\x18\n" +
+	"\aallowed\x18\x04 \x01(\x04R\aallowed\x12\x16\n" +
+	"\x06denied\x18\x05 \x01(\x04R\x06denied\x12\x16\n" +
+	"\x06waited\x18\x06 \x01(\x04R\x06waited\x12\x16\n" +
+	"\x06failed\x18\a \x01(\x04R\x06failed\x12\x15\n" +
+	"\x06p50_us\x18\b \x01(\x04R\x05p50Us\x12\x15\n" +
+	"\x06p99_us\x18\t \x01(\x04R\x05p99Us\x12\x12\n" +
+	"\x04last\x18\n" +
+	" \x01(\x03R\x04last\"\x10\n" +
+	"\x0eMetricsRequest\"%\n" +
+	"\x0fMetricsResponse\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\fR\x04text\"\x99\x05\n" +
+	"\bApproval\x12\x1f\n" +
+	"\vapproval_id\x18\x01 \x01(\tR\n" +
+	"approvalId\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\x12\x1b\n" +
+	"\tlaunch_id\x18\x04 \x01(\tR\blaunchId\x12\x15\n" +
+	"\x06run_id\x18\x05 \x01(\tR\x05runId\x12\x12\n" +
+	"\x04tier\x18\x06 \x01(\tR\x04tier\x12\x16\n" +
+	"\x06server\x18\a \x01(\tR\x06server\x12\x12\n" +
+	"\x04tool\x18\b \x01(\tR\x04tool\x12\x1a\n" +
+	"\bresource\x18\t \x01(\tR\bresource\x12\x1e\n" +
+	"\n" +
+	"capability\x18\n" +
+	" \x01(\tR\n" +
+	"capability\x12\x1c\n" +
+	"\targuments\x18\v \x01(\fR\targuments\x12\x10\n" +
+	"\x03cut\x18\f \x01(\bR\x03cut\x12\x1f\n" +
+	"\vargs_digest\x18\r \x01(\tR\n" +
+	"argsDigest\x12\x10\n" +
+	"\x03pin\x18\x0e \x01(\tR\x03pin\x12\x16\n" +
+	"\x06policy\x18\x0f \x01(\tR\x06policy\x12\x10\n" +
+	"\x03why\x18\x10 \x01(\tR\x03why\x12\x1c\n" +
+	"\tdiscloses\x18\x11 \x03(\tR\tdiscloses\x12\x14\n" +
+	"\x05asked\x18\x12 \x01(\rR\x05asked\x12\x18\n" +
+	"\acreated\x18\x13 \x01(\x03R\acreated\x12\x18\n" +
+	"\aexpires\x18\x14 \x01(\x03R\aexpires\x12\x18\n" +
+	"\adecided\x18\x15 \x01(\x03R\adecided\x12\x14\n" +
+	"\x05scope\x18\x16 \x01(\tR\x05scope\x12\x18\n" +
+	"\awaiting\x18\x17 \x01(\rR\awaiting\x12\x18\n" +
+	"\aoutcome\x18\x18 \x01(\tR\aoutcome\x12\x1b\n" +
+	"\tpin_state\x18\x19 \x01(\tR\bpinState\x12\x16\n" +
+	"\x06scopes\x18\x1a \x03(\tR\x06scopes\"\xb4\x02\n" +
+	"\aConsent\x12\x1d\n" +
+	"\n" +
+	"consent_id\x18\x01 \x01(\tR\tconsentId\x12\x18\n" +
+	"\asubject\x18\x02 \x01(\tR\asubject\x12\x16\n" +
+	"\x06server\x18\x03 \x01(\tR\x06server\x12\x12\n" +
+	"\x04tool\x18\x04 \x01(\tR\x04tool\x12\x1a\n" +
+	"\bresource\x18\x05 \x01(\tR\bresource\x12\x10\n" +
+	"\x03pin\x18\x06 \x01(\tR\x03pin\x12\x16\n" +
+	"\x06covers\x18\a \x01(\tR\x06covers\x12\x14\n" +
+	"\x05scope\x18\b \x01(\tR\x05scope\x12\x1b\n" +
+	"\tuses_left\x18\t \x01(\x04R\busesLeft\x12\x1b\n" +
+	"\tends_with\x18\n" +
+	" \x01(\tR\bendsWith\x12\x14\n" +
+	"\x05until\x18\v \x01(\x03R\x05until\x12\x18\n" +
+	"\acreated\x18\f \x01(\x03R\acreated\"c\n" +
+	"\x14ListApprovalsRequest\x12\x10\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\x12\x1f\n" +
+	"\vapproval_id\x18\x02 \x01(\tR\n" +
+	"approvalId\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\"\x9a\x01\n" +
+	"\x15ListApprovalsResponse\x12A\n" +
+	"\tapprovals\x18\x01 \x03(\v2#.subjectbroker.operator.v1.ApprovalR\tapprovals\x12>\n" +
+	"\bconsents\x18\x02 \x03(\v2\".subjectbroker.operator.v1.ConsentR\bconsents\"\xb3\x01\n" +
+	"\x15DecideApprovalRequest\x12\x1f\n" +
+	"\vapproval_id\x18\x01 \x01(\tR\n" +
+	"approvalId\x12\x18\n" +
+	"\aapprove\x18\x02 \x01(\bR\aapprove\x12\x14\n" +
+	"\x05scope\x18\x03 \x01(\tR\x05scope\x12\x12\n" +
+	"\x04uses\x18\x04 \x01(\rR\x04uses\x12\x14\n" +
+	"\x05until\x18\x05 \x01(\x03R\x05until\x12\x1f\n" +
+	"\vargs_digest\x18\x06 \x01(\tR\n" +
+	"argsDigest\"\x97\x01\n" +
+	"\x16DecideApprovalResponse\x12?\n" +
+	"\bapproval\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ApprovalR\bapproval\x12<\n" +
+	"\aconsent\x18\x02 \x01(\v2\".subjectbroker.operator.v1.ConsentR\aconsent\"5\n" +
+	"\x14RevokeConsentRequest\x12\x1d\n" +
+	"\n" +
+	"consent_id\x18\x01 \x01(\tR\tconsentId\"U\n" +
+	"\x15RevokeConsentResponse\x12<\n" +
+	"\aconsent\x18\x01 \x01(\v2\".subjectbroker.operator.v1.ConsentR\aconsent\"\x17\n" +
+	"\x15WatchApprovalsRequest\"Y\n" +
+	"\x16WatchApprovalsResponse\x12?\n" +
+	"\bapproval\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ApprovalR\bapproval2\xb52\n" +
 	"\x0fOperatorService\x12]\n" +
 	"\x06Status\x12(.subjectbroker.operator.v1.StatusRequest\x1a).subjectbroker.operator.v1.StatusResponse\x12o\n" +
 	"\fConfirmClock\x12..subjectbroker.operator.v1.ConfirmClockRequest\x1a/.subjectbroker.operator.v1.ConfirmClockResponse\x12W\n" +
@@ -7594,7 +10658,22 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\tReadAudit\x12+.subjectbroker.operator.v1.ReadAuditRequest\x1a,.subjectbroker.operator.v1.ReadAuditResponse0\x01\x12l\n" +
 	"\vListDenials\x12-.subjectbroker.operator.v1.ListDenialsRequest\x1a..subjectbroker.operator.v1.ListDenialsResponse\x12i\n" +
 	"\n" +
-	"PruneAudit\x12,.subjectbroker.operator.v1.PruneAuditRequest\x1a-.subjectbroker.operator.v1.PruneAuditResponseB:Z8subjectbroker/proto/subjectbroker/operator/v1;operatorv1b\x06proto3"
+	"PruneAudit\x12,.subjectbroker.operator.v1.PruneAuditRequest\x1a-.subjectbroker.operator.v1.PruneAuditResponse\x12f\n" +
+	"\tAddServer\x12+.subjectbroker.operator.v1.AddServerRequest\x1a,.subjectbroker.operator.v1.AddServerResponse\x12l\n" +
+	"\vListServers\x12-.subjectbroker.operator.v1.ListServersRequest\x1a..subjectbroker.operator.v1.ListServersResponse\x12f\n" +
+	"\tGetServer\x12+.subjectbroker.operator.v1.GetServerRequest\x1a,.subjectbroker.operator.v1.GetServerResponse\x12l\n" +
+	"\vTrustServer\x12-.subjectbroker.operator.v1.TrustServerRequest\x1a..subjectbroker.operator.v1.TrustServerResponse\x12r\n" +
+	"\rRestartServer\x12/.subjectbroker.operator.v1.RestartServerRequest\x1a0.subjectbroker.operator.v1.RestartServerResponse\x12w\n" +
+	"\x0eReadServerLogs\x120.subjectbroker.operator.v1.ReadServerLogsRequest\x1a1.subjectbroker.operator.v1.ReadServerLogsResponse0\x01\x12o\n" +
+	"\fRemoveServer\x12..subjectbroker.operator.v1.RemoveServerRequest\x1a/.subjectbroker.operator.v1.RemoveServerResponse\x12o\n" +
+	"\fListPolicies\x12..subjectbroker.operator.v1.ListPoliciesRequest\x1a/.subjectbroker.operator.v1.ListPoliciesResponse\x12l\n" +
+	"\vResetPolicy\x12-.subjectbroker.operator.v1.ResetPolicyRequest\x1a..subjectbroker.operator.v1.ResetPolicyResponse\x12f\n" +
+	"\tCallStats\x12+.subjectbroker.operator.v1.CallStatsRequest\x1a,.subjectbroker.operator.v1.CallStatsResponse\x12`\n" +
+	"\aMetrics\x12).subjectbroker.operator.v1.MetricsRequest\x1a*.subjectbroker.operator.v1.MetricsResponse\x12r\n" +
+	"\rListApprovals\x12/.subjectbroker.operator.v1.ListApprovalsRequest\x1a0.subjectbroker.operator.v1.ListApprovalsResponse\x12u\n" +
+	"\x0eDecideApproval\x120.subjectbroker.operator.v1.DecideApprovalRequest\x1a1.subjectbroker.operator.v1.DecideApprovalResponse\x12r\n" +
+	"\rRevokeConsent\x12/.subjectbroker.operator.v1.RevokeConsentRequest\x1a0.subjectbroker.operator.v1.RevokeConsentResponse\x12w\n" +
+	"\x0eWatchApprovals\x120.subjectbroker.operator.v1.WatchApprovalsRequest\x1a1.subjectbroker.operator.v1.WatchApprovalsResponse0\x01B:Z8subjectbroker/proto/subjectbroker/operator/v1;operatorv1b\x06proto3"
 
 var (
 	file_subjectbroker_operator_v1_operator_proto_rawDescOnce sync.Once
@@ -7608,7 +10687,7 @@ func file_subjectbroker_operator_v1_operator_proto_rawDescGZIP() []byte {
 	return file_subjectbroker_operator_v1_operator_proto_rawDescData
 }
 
-var file_subjectbroker_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 106)
+var file_subjectbroker_operator_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 146)
 var file_subjectbroker_operator_v1_operator_proto_goTypes = []any{
 	(*StatusRequest)(nil),                 // 0: subjectbroker.operator.v1.StatusRequest
 	(*StatusResponse)(nil),                // 1: subjectbroker.operator.v1.StatusResponse
@@ -7716,6 +10795,46 @@ var file_subjectbroker_operator_v1_operator_proto_goTypes = []any{
 	(*SegmentCopy)(nil),                   // 103: subjectbroker.operator.v1.SegmentCopy
 	(*PruneAuditResponse)(nil),            // 104: subjectbroker.operator.v1.PruneAuditResponse
 	(*PrunedSegment)(nil),                 // 105: subjectbroker.operator.v1.PrunedSegment
+	(*Server)(nil),                        // 106: subjectbroker.operator.v1.Server
+	(*ServerProcess)(nil),                 // 107: subjectbroker.operator.v1.ServerProcess
+	(*ServerToolState)(nil),               // 108: subjectbroker.operator.v1.ServerToolState
+	(*AddServerRequest)(nil),              // 109: subjectbroker.operator.v1.AddServerRequest
+	(*AddServerResponse)(nil),             // 110: subjectbroker.operator.v1.AddServerResponse
+	(*ListServersRequest)(nil),            // 111: subjectbroker.operator.v1.ListServersRequest
+	(*ListServersResponse)(nil),           // 112: subjectbroker.operator.v1.ListServersResponse
+	(*GetServerRequest)(nil),              // 113: subjectbroker.operator.v1.GetServerRequest
+	(*GetServerResponse)(nil),             // 114: subjectbroker.operator.v1.GetServerResponse
+	(*TrustServerRequest)(nil),            // 115: subjectbroker.operator.v1.TrustServerRequest
+	(*TrustServerResponse)(nil),           // 116: subjectbroker.operator.v1.TrustServerResponse
+	(*RestartServerRequest)(nil),          // 117: subjectbroker.operator.v1.RestartServerRequest
+	(*RestartServerResponse)(nil),         // 118: subjectbroker.operator.v1.RestartServerResponse
+	(*ReadServerLogsRequest)(nil),         // 119: subjectbroker.operator.v1.ReadServerLogsRequest
+	(*ReadServerLogsResponse)(nil),        // 120: subjectbroker.operator.v1.ReadServerLogsResponse
+	(*RemoveServerRequest)(nil),           // 121: subjectbroker.operator.v1.RemoveServerRequest
+	(*RemoveServerResponse)(nil),          // 122: subjectbroker.operator.v1.RemoveServerResponse
+	(*Policy)(nil),                        // 123: subjectbroker.operator.v1.Policy
+	(*PolicyMeter)(nil),                   // 124: subjectbroker.operator.v1.PolicyMeter
+	(*ListPoliciesRequest)(nil),           // 125: subjectbroker.operator.v1.ListPoliciesRequest
+	(*ListPoliciesResponse)(nil),          // 126: subjectbroker.operator.v1.ListPoliciesResponse
+	(*ResetPolicyRequest)(nil),            // 127: subjectbroker.operator.v1.ResetPolicyRequest
+	(*ResetPolicyResponse)(nil),           // 128: subjectbroker.operator.v1.ResetPolicyResponse
+	(*CallStatsRequest)(nil),              // 129: subjectbroker.operator.v1.CallStatsRequest
+	(*CallStatsResponse)(nil),             // 130: subjectbroker.operator.v1.CallStatsResponse
+	(*CallStat)(nil),                      // 131: subjectbroker.operator.v1.CallStat
+	(*MetricsRequest)(nil),                // 132: subjectbroker.operator.v1.MetricsRequest
+	(*MetricsResponse)(nil),               // 133: subjectbroker.operator.v1.MetricsResponse
+	(*Approval)(nil),                      // 134: subjectbroker.operator.v1.Approval
+	(*Consent)(nil),                       // 135: subjectbroker.operator.v1.Consent
+	(*ListApprovalsRequest)(nil),          // 136: subjectbroker.operator.v1.ListApprovalsRequest
+	(*ListApprovalsResponse)(nil),         // 137: subjectbroker.operator.v1.ListApprovalsResponse
+	(*DecideApprovalRequest)(nil),         // 138: subjectbroker.operator.v1.DecideApprovalRequest
+	(*DecideApprovalResponse)(nil),        // 139: subjectbroker.operator.v1.DecideApprovalResponse
+	(*RevokeConsentRequest)(nil),          // 140: subjectbroker.operator.v1.RevokeConsentRequest
+	(*RevokeConsentResponse)(nil),         // 141: subjectbroker.operator.v1.RevokeConsentResponse
+	(*WatchApprovalsRequest)(nil),         // 142: subjectbroker.operator.v1.WatchApprovalsRequest
+	(*WatchApprovalsResponse)(nil),        // 143: subjectbroker.operator.v1.WatchApprovalsResponse
+	nil,                                   // 144: subjectbroker.operator.v1.Server.EnvEntry
+	nil,                                   // 145: subjectbroker.operator.v1.Server.HeadersEntry
 }
 var file_subjectbroker_operator_v1_operator_proto_depIdxs = []int32{
 	71,  // 0: subjectbroker.operator.v1.StatusResponse.runs:type_name -> subjectbroker.operator.v1.Run
@@ -7759,101 +10878,152 @@ var file_subjectbroker_operator_v1_operator_proto_depIdxs = []int32{
 	101, // 38: subjectbroker.operator.v1.ListDenialsResponse.groups:type_name -> subjectbroker.operator.v1.DenialGroup
 	103, // 39: subjectbroker.operator.v1.PruneAuditRequest.copies:type_name -> subjectbroker.operator.v1.SegmentCopy
 	105, // 40: subjectbroker.operator.v1.PruneAuditResponse.segments:type_name -> subjectbroker.operator.v1.PrunedSegment
-	0,   // 41: subjectbroker.operator.v1.OperatorService.Status:input_type -> subjectbroker.operator.v1.StatusRequest
-	4,   // 42: subjectbroker.operator.v1.OperatorService.ConfirmClock:input_type -> subjectbroker.operator.v1.ConfirmClockRequest
-	6,   // 43: subjectbroker.operator.v1.OperatorService.Lock:input_type -> subjectbroker.operator.v1.LockRequest
-	8,   // 44: subjectbroker.operator.v1.OperatorService.Unlock:input_type -> subjectbroker.operator.v1.UnlockRequest
-	29,  // 45: subjectbroker.operator.v1.OperatorService.Panic:input_type -> subjectbroker.operator.v1.PanicRequest
-	10,  // 46: subjectbroker.operator.v1.OperatorService.ShowKeys:input_type -> subjectbroker.operator.v1.ShowKeysRequest
-	12,  // 47: subjectbroker.operator.v1.OperatorService.RotateKey:input_type -> subjectbroker.operator.v1.RotateKeyRequest
-	14,  // 48: subjectbroker.operator.v1.OperatorService.Rekey:input_type -> subjectbroker.operator.v1.RekeyRequest
-	16,  // 49: subjectbroker.operator.v1.OperatorService.AddSlot:input_type -> subjectbroker.operator.v1.AddSlotRequest
-	18,  // 50: subjectbroker.operator.v1.OperatorService.TestSlot:input_type -> subjectbroker.operator.v1.TestSlotRequest
-	20,  // 51: subjectbroker.operator.v1.OperatorService.RemoveSlot:input_type -> subjectbroker.operator.v1.RemoveSlotRequest
-	22,  // 52: subjectbroker.operator.v1.OperatorService.Backup:input_type -> subjectbroker.operator.v1.BackupRequest
-	25,  // 53: subjectbroker.operator.v1.OperatorService.VerifyBackup:input_type -> subjectbroker.operator.v1.VerifyBackupRequest
-	27,  // 54: subjectbroker.operator.v1.OperatorService.ListBackups:input_type -> subjectbroker.operator.v1.ListBackupsRequest
-	31,  // 55: subjectbroker.operator.v1.OperatorService.PutSecret:input_type -> subjectbroker.operator.v1.PutSecretRequest
-	33,  // 56: subjectbroker.operator.v1.OperatorService.GetSecret:input_type -> subjectbroker.operator.v1.GetSecretRequest
-	35,  // 57: subjectbroker.operator.v1.OperatorService.RevertSecret:input_type -> subjectbroker.operator.v1.RevertSecretRequest
-	37,  // 58: subjectbroker.operator.v1.OperatorService.AddFile:input_type -> subjectbroker.operator.v1.AddFileRequest
-	39,  // 59: subjectbroker.operator.v1.OperatorService.CheckFiles:input_type -> subjectbroker.operator.v1.CheckFilesRequest
-	42,  // 60: subjectbroker.operator.v1.OperatorService.RepinFile:input_type -> subjectbroker.operator.v1.RepinFileRequest
-	44,  // 61: subjectbroker.operator.v1.OperatorService.ListResources:input_type -> subjectbroker.operator.v1.ListResourcesRequest
-	48,  // 62: subjectbroker.operator.v1.OperatorService.GetResource:input_type -> subjectbroker.operator.v1.GetResourceRequest
-	50,  // 63: subjectbroker.operator.v1.OperatorService.RemoveResource:input_type -> subjectbroker.operator.v1.RemoveResourceRequest
-	53,  // 64: subjectbroker.operator.v1.OperatorService.AddSubject:input_type -> subjectbroker.operator.v1.AddSubjectRequest
-	55,  // 65: subjectbroker.operator.v1.OperatorService.SetSubject:input_type -> subjectbroker.operator.v1.SetSubjectRequest
-	57,  // 66: subjectbroker.operator.v1.OperatorService.ListSubjects:input_type -> subjectbroker.operator.v1.ListSubjectsRequest
-	59,  // 67: subjectbroker.operator.v1.OperatorService.RemoveSubject:input_type -> subjectbroker.operator.v1.RemoveSubjectRequest
-	62,  // 68: subjectbroker.operator.v1.OperatorService.CreateGrants:input_type -> subjectbroker.operator.v1.CreateGrantsRequest
-	64,  // 69: subjectbroker.operator.v1.OperatorService.RevokeGrants:input_type -> subjectbroker.operator.v1.RevokeGrantsRequest
-	66,  // 70: subjectbroker.operator.v1.OperatorService.ListGrants:input_type -> subjectbroker.operator.v1.ListGrantsRequest
-	68,  // 71: subjectbroker.operator.v1.OperatorService.Explain:input_type -> subjectbroker.operator.v1.ExplainRequest
-	84,  // 72: subjectbroker.operator.v1.OperatorService.ListRuns:input_type -> subjectbroker.operator.v1.ListRunsRequest
-	86,  // 73: subjectbroker.operator.v1.OperatorService.EndRun:input_type -> subjectbroker.operator.v1.EndRunRequest
-	73,  // 74: subjectbroker.operator.v1.OperatorService.OpenLaunch:input_type -> subjectbroker.operator.v1.OpenLaunchRequest
-	76,  // 75: subjectbroker.operator.v1.OperatorService.GetOperator:input_type -> subjectbroker.operator.v1.GetOperatorRequest
-	78,  // 76: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:input_type -> subjectbroker.operator.v1.SetOperatorPassphraseRequest
-	80,  // 77: subjectbroker.operator.v1.OperatorService.OpenSession:input_type -> subjectbroker.operator.v1.OpenSessionRequest
-	82,  // 78: subjectbroker.operator.v1.OperatorService.CloseSession:input_type -> subjectbroker.operator.v1.CloseSessionRequest
-	88,  // 79: subjectbroker.operator.v1.OperatorService.WatchEvents:input_type -> subjectbroker.operator.v1.WatchEventsRequest
-	90,  // 80: subjectbroker.operator.v1.OperatorService.Apply:input_type -> subjectbroker.operator.v1.ApplyRequest
-	93,  // 81: subjectbroker.operator.v1.OperatorService.Export:input_type -> subjectbroker.operator.v1.ExportRequest
-	95,  // 82: subjectbroker.operator.v1.OperatorService.AuditHead:input_type -> subjectbroker.operator.v1.AuditHeadRequest
-	97,  // 83: subjectbroker.operator.v1.OperatorService.ReadAudit:input_type -> subjectbroker.operator.v1.ReadAuditRequest
-	99,  // 84: subjectbroker.operator.v1.OperatorService.ListDenials:input_type -> subjectbroker.operator.v1.ListDenialsRequest
-	102, // 85: subjectbroker.operator.v1.OperatorService.PruneAudit:input_type -> subjectbroker.operator.v1.PruneAuditRequest
-	1,   // 86: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
-	5,   // 87: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
-	7,   // 88: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
-	9,   // 89: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
-	30,  // 90: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
-	11,  // 91: subjectbroker.operator.v1.OperatorService.ShowKeys:output_type -> subjectbroker.operator.v1.ShowKeysResponse
-	13,  // 92: subjectbroker.operator.v1.OperatorService.RotateKey:output_type -> subjectbroker.operator.v1.RotateKeyResponse
-	15,  // 93: subjectbroker.operator.v1.OperatorService.Rekey:output_type -> subjectbroker.operator.v1.RekeyResponse
-	17,  // 94: subjectbroker.operator.v1.OperatorService.AddSlot:output_type -> subjectbroker.operator.v1.AddSlotResponse
-	19,  // 95: subjectbroker.operator.v1.OperatorService.TestSlot:output_type -> subjectbroker.operator.v1.TestSlotResponse
-	21,  // 96: subjectbroker.operator.v1.OperatorService.RemoveSlot:output_type -> subjectbroker.operator.v1.RemoveSlotResponse
-	23,  // 97: subjectbroker.operator.v1.OperatorService.Backup:output_type -> subjectbroker.operator.v1.BackupResponse
-	26,  // 98: subjectbroker.operator.v1.OperatorService.VerifyBackup:output_type -> subjectbroker.operator.v1.VerifyBackupResponse
-	28,  // 99: subjectbroker.operator.v1.OperatorService.ListBackups:output_type -> subjectbroker.operator.v1.ListBackupsResponse
-	32,  // 100: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
-	34,  // 101: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
-	36,  // 102: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
-	38,  // 103: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
-	40,  // 104: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
-	43,  // 105: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
-	45,  // 106: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
-	49,  // 107: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
-	51,  // 108: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
-	54,  // 109: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
-	56,  // 110: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
-	58,  // 111: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
-	60,  // 112: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
-	63,  // 113: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
-	65,  // 114: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
-	67,  // 115: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
-	69,  // 116: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
-	85,  // 117: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
-	87,  // 118: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
-	74,  // 119: subjectbroker.operator.v1.OperatorService.OpenLaunch:output_type -> subjectbroker.operator.v1.OpenLaunchResponse
-	77,  // 120: subjectbroker.operator.v1.OperatorService.GetOperator:output_type -> subjectbroker.operator.v1.GetOperatorResponse
-	79,  // 121: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:output_type -> subjectbroker.operator.v1.SetOperatorPassphraseResponse
-	81,  // 122: subjectbroker.operator.v1.OperatorService.OpenSession:output_type -> subjectbroker.operator.v1.OpenSessionResponse
-	83,  // 123: subjectbroker.operator.v1.OperatorService.CloseSession:output_type -> subjectbroker.operator.v1.CloseSessionResponse
-	89,  // 124: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
-	91,  // 125: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
-	94,  // 126: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
-	96,  // 127: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
-	98,  // 128: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
-	100, // 129: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
-	104, // 130: subjectbroker.operator.v1.OperatorService.PruneAudit:output_type -> subjectbroker.operator.v1.PruneAuditResponse
-	86,  // [86:131] is the sub-list for method output_type
-	41,  // [41:86] is the sub-list for method input_type
-	41,  // [41:41] is the sub-list for extension type_name
-	41,  // [41:41] is the sub-list for extension extendee
-	0,   // [0:41] is the sub-list for field type_name
+	144, // 41: subjectbroker.operator.v1.Server.env:type_name -> subjectbroker.operator.v1.Server.EnvEntry
+	145, // 42: subjectbroker.operator.v1.Server.headers:type_name -> subjectbroker.operator.v1.Server.HeadersEntry
+	107, // 43: subjectbroker.operator.v1.Server.processes:type_name -> subjectbroker.operator.v1.ServerProcess
+	106, // 44: subjectbroker.operator.v1.AddServerRequest.server:type_name -> subjectbroker.operator.v1.Server
+	106, // 45: subjectbroker.operator.v1.AddServerResponse.server:type_name -> subjectbroker.operator.v1.Server
+	61,  // 46: subjectbroker.operator.v1.AddServerResponse.grants:type_name -> subjectbroker.operator.v1.Grant
+	106, // 47: subjectbroker.operator.v1.ListServersResponse.servers:type_name -> subjectbroker.operator.v1.Server
+	106, // 48: subjectbroker.operator.v1.GetServerResponse.server:type_name -> subjectbroker.operator.v1.Server
+	108, // 49: subjectbroker.operator.v1.GetServerResponse.tools:type_name -> subjectbroker.operator.v1.ServerToolState
+	106, // 50: subjectbroker.operator.v1.TrustServerResponse.server:type_name -> subjectbroker.operator.v1.Server
+	108, // 51: subjectbroker.operator.v1.TrustServerResponse.tools:type_name -> subjectbroker.operator.v1.ServerToolState
+	124, // 52: subjectbroker.operator.v1.Policy.meters:type_name -> subjectbroker.operator.v1.PolicyMeter
+	123, // 53: subjectbroker.operator.v1.ListPoliciesResponse.policies:type_name -> subjectbroker.operator.v1.Policy
+	123, // 54: subjectbroker.operator.v1.ResetPolicyResponse.policy:type_name -> subjectbroker.operator.v1.Policy
+	131, // 55: subjectbroker.operator.v1.CallStatsResponse.stats:type_name -> subjectbroker.operator.v1.CallStat
+	134, // 56: subjectbroker.operator.v1.ListApprovalsResponse.approvals:type_name -> subjectbroker.operator.v1.Approval
+	135, // 57: subjectbroker.operator.v1.ListApprovalsResponse.consents:type_name -> subjectbroker.operator.v1.Consent
+	134, // 58: subjectbroker.operator.v1.DecideApprovalResponse.approval:type_name -> subjectbroker.operator.v1.Approval
+	135, // 59: subjectbroker.operator.v1.DecideApprovalResponse.consent:type_name -> subjectbroker.operator.v1.Consent
+	135, // 60: subjectbroker.operator.v1.RevokeConsentResponse.consent:type_name -> subjectbroker.operator.v1.Consent
+	134, // 61: subjectbroker.operator.v1.WatchApprovalsResponse.approval:type_name -> subjectbroker.operator.v1.Approval
+	0,   // 62: subjectbroker.operator.v1.OperatorService.Status:input_type -> subjectbroker.operator.v1.StatusRequest
+	4,   // 63: subjectbroker.operator.v1.OperatorService.ConfirmClock:input_type -> subjectbroker.operator.v1.ConfirmClockRequest
+	6,   // 64: subjectbroker.operator.v1.OperatorService.Lock:input_type -> subjectbroker.operator.v1.LockRequest
+	8,   // 65: subjectbroker.operator.v1.OperatorService.Unlock:input_type -> subjectbroker.operator.v1.UnlockRequest
+	29,  // 66: subjectbroker.operator.v1.OperatorService.Panic:input_type -> subjectbroker.operator.v1.PanicRequest
+	10,  // 67: subjectbroker.operator.v1.OperatorService.ShowKeys:input_type -> subjectbroker.operator.v1.ShowKeysRequest
+	12,  // 68: subjectbroker.operator.v1.OperatorService.RotateKey:input_type -> subjectbroker.operator.v1.RotateKeyRequest
+	14,  // 69: subjectbroker.operator.v1.OperatorService.Rekey:input_type -> subjectbroker.operator.v1.RekeyRequest
+	16,  // 70: subjectbroker.operator.v1.OperatorService.AddSlot:input_type -> subjectbroker.operator.v1.AddSlotRequest
+	18,  // 71: subjectbroker.operator.v1.OperatorService.TestSlot:input_type -> subjectbroker.operator.v1.TestSlotRequest
+	20,  // 72: subjectbroker.operator.v1.OperatorService.RemoveSlot:input_type -> subjectbroker.operator.v1.RemoveSlotRequest
+	22,  // 73: subjectbroker.operator.v1.OperatorService.Backup:input_type -> subjectbroker.operator.v1.BackupRequest
+	25,  // 74: subjectbroker.operator.v1.OperatorService.VerifyBackup:input_type -> subjectbroker.operator.v1.VerifyBackupRequest
+	27,  // 75: subjectbroker.operator.v1.OperatorService.ListBackups:input_type -> subjectbroker.operator.v1.ListBackupsRequest
+	31,  // 76: subjectbroker.operator.v1.OperatorService.PutSecret:input_type -> subjectbroker.operator.v1.PutSecretRequest
+	33,  // 77: subjectbroker.operator.v1.OperatorService.GetSecret:input_type -> subjectbroker.operator.v1.GetSecretRequest
+	35,  // 78: subjectbroker.operator.v1.OperatorService.RevertSecret:input_type -> subjectbroker.operator.v1.RevertSecretRequest
+	37,  // 79: subjectbroker.operator.v1.OperatorService.AddFile:input_type -> subjectbroker.operator.v1.AddFileRequest
+	39,  // 80: subjectbroker.operator.v1.OperatorService.CheckFiles:input_type -> subjectbroker.operator.v1.CheckFilesRequest
+	42,  // 81: subjectbroker.operator.v1.OperatorService.RepinFile:input_type -> subjectbroker.operator.v1.RepinFileRequest
+	44,  // 82: subjectbroker.operator.v1.OperatorService.ListResources:input_type -> subjectbroker.operator.v1.ListResourcesRequest
+	48,  // 83: subjectbroker.operator.v1.OperatorService.GetResource:input_type -> subjectbroker.operator.v1.GetResourceRequest
+	50,  // 84: subjectbroker.operator.v1.OperatorService.RemoveResource:input_type -> subjectbroker.operator.v1.RemoveResourceRequest
+	53,  // 85: subjectbroker.operator.v1.OperatorService.AddSubject:input_type -> subjectbroker.operator.v1.AddSubjectRequest
+	55,  // 86: subjectbroker.operator.v1.OperatorService.SetSubject:input_type -> subjectbroker.operator.v1.SetSubjectRequest
+	57,  // 87: subjectbroker.operator.v1.OperatorService.ListSubjects:input_type -> subjectbroker.operator.v1.ListSubjectsRequest
+	59,  // 88: subjectbroker.operator.v1.OperatorService.RemoveSubject:input_type -> subjectbroker.operator.v1.RemoveSubjectRequest
+	62,  // 89: subjectbroker.operator.v1.OperatorService.CreateGrants:input_type -> subjectbroker.operator.v1.CreateGrantsRequest
+	64,  // 90: subjectbroker.operator.v1.OperatorService.RevokeGrants:input_type -> subjectbroker.operator.v1.RevokeGrantsRequest
+	66,  // 91: subjectbroker.operator.v1.OperatorService.ListGrants:input_type -> subjectbroker.operator.v1.ListGrantsRequest
+	68,  // 92: subjectbroker.operator.v1.OperatorService.Explain:input_type -> subjectbroker.operator.v1.ExplainRequest
+	84,  // 93: subjectbroker.operator.v1.OperatorService.ListRuns:input_type -> subjectbroker.operator.v1.ListRunsRequest
+	86,  // 94: subjectbroker.operator.v1.OperatorService.EndRun:input_type -> subjectbroker.operator.v1.EndRunRequest
+	73,  // 95: subjectbroker.operator.v1.OperatorService.OpenLaunch:input_type -> subjectbroker.operator.v1.OpenLaunchRequest
+	76,  // 96: subjectbroker.operator.v1.OperatorService.GetOperator:input_type -> subjectbroker.operator.v1.GetOperatorRequest
+	78,  // 97: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:input_type -> subjectbroker.operator.v1.SetOperatorPassphraseRequest
+	80,  // 98: subjectbroker.operator.v1.OperatorService.OpenSession:input_type -> subjectbroker.operator.v1.OpenSessionRequest
+	82,  // 99: subjectbroker.operator.v1.OperatorService.CloseSession:input_type -> subjectbroker.operator.v1.CloseSessionRequest
+	88,  // 100: subjectbroker.operator.v1.OperatorService.WatchEvents:input_type -> subjectbroker.operator.v1.WatchEventsRequest
+	90,  // 101: subjectbroker.operator.v1.OperatorService.Apply:input_type -> subjectbroker.operator.v1.ApplyRequest
+	93,  // 102: subjectbroker.operator.v1.OperatorService.Export:input_type -> subjectbroker.operator.v1.ExportRequest
+	95,  // 103: subjectbroker.operator.v1.OperatorService.AuditHead:input_type -> subjectbroker.operator.v1.AuditHeadRequest
+	97,  // 104: subjectbroker.operator.v1.OperatorService.ReadAudit:input_type -> subjectbroker.operator.v1.ReadAuditRequest
+	99,  // 105: subjectbroker.operator.v1.OperatorService.ListDenials:input_type -> subjectbroker.operator.v1.ListDenialsRequest
+	102, // 106: subjectbroker.operator.v1.OperatorService.PruneAudit:input_type -> subjectbroker.operator.v1.PruneAuditRequest
+	109, // 107: subjectbroker.operator.v1.OperatorService.AddServer:input_type -> subjectbroker.operator.v1.AddServerRequest
+	111, // 108: subjectbroker.operator.v1.OperatorService.ListServers:input_type -> subjectbroker.operator.v1.ListServersRequest
+	113, // 109: subjectbroker.operator.v1.OperatorService.GetServer:input_type -> subjectbroker.operator.v1.GetServerRequest
+	115, // 110: subjectbroker.operator.v1.OperatorService.TrustServer:input_type -> subjectbroker.operator.v1.TrustServerRequest
+	117, // 111: subjectbroker.operator.v1.OperatorService.RestartServer:input_type -> subjectbroker.operator.v1.RestartServerRequest
+	119, // 112: subjectbroker.operator.v1.OperatorService.ReadServerLogs:input_type -> subjectbroker.operator.v1.ReadServerLogsRequest
+	121, // 113: subjectbroker.operator.v1.OperatorService.RemoveServer:input_type -> subjectbroker.operator.v1.RemoveServerRequest
+	125, // 114: subjectbroker.operator.v1.OperatorService.ListPolicies:input_type -> subjectbroker.operator.v1.ListPoliciesRequest
+	127, // 115: subjectbroker.operator.v1.OperatorService.ResetPolicy:input_type -> subjectbroker.operator.v1.ResetPolicyRequest
+	129, // 116: subjectbroker.operator.v1.OperatorService.CallStats:input_type -> subjectbroker.operator.v1.CallStatsRequest
+	132, // 117: subjectbroker.operator.v1.OperatorService.Metrics:input_type -> subjectbroker.operator.v1.MetricsRequest
+	136, // 118: subjectbroker.operator.v1.OperatorService.ListApprovals:input_type -> subjectbroker.operator.v1.ListApprovalsRequest
+	138, // 119: subjectbroker.operator.v1.OperatorService.DecideApproval:input_type -> subjectbroker.operator.v1.DecideApprovalRequest
+	140, // 120: subjectbroker.operator.v1.OperatorService.RevokeConsent:input_type -> subjectbroker.operator.v1.RevokeConsentRequest
+	142, // 121: subjectbroker.operator.v1.OperatorService.WatchApprovals:input_type -> subjectbroker.operator.v1.WatchApprovalsRequest
+	1,   // 122: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
+	5,   // 123: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
+	7,   // 124: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
+	9,   // 125: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
+	30,  // 126: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
+	11,  // 127: subjectbroker.operator.v1.OperatorService.ShowKeys:output_type -> subjectbroker.operator.v1.ShowKeysResponse
+	13,  // 128: subjectbroker.operator.v1.OperatorService.RotateKey:output_type -> subjectbroker.operator.v1.RotateKeyResponse
+	15,  // 129: subjectbroker.operator.v1.OperatorService.Rekey:output_type -> subjectbroker.operator.v1.RekeyResponse
+	17,  // 130: subjectbroker.operator.v1.OperatorService.AddSlot:output_type -> subjectbroker.operator.v1.AddSlotResponse
+	19,  // 131: subjectbroker.operator.v1.OperatorService.TestSlot:output_type -> subjectbroker.operator.v1.TestSlotResponse
+	21,  // 132: subjectbroker.operator.v1.OperatorService.RemoveSlot:output_type -> subjectbroker.operator.v1.RemoveSlotResponse
+	23,  // 133: subjectbroker.operator.v1.OperatorService.Backup:output_type -> subjectbroker.operator.v1.BackupResponse
+	26,  // 134: subjectbroker.operator.v1.OperatorService.VerifyBackup:output_type -> subjectbroker.operator.v1.VerifyBackupResponse
+	28,  // 135: subjectbroker.operator.v1.OperatorService.ListBackups:output_type -> subjectbroker.operator.v1.ListBackupsResponse
+	32,  // 136: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
+	34,  // 137: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
+	36,  // 138: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
+	38,  // 139: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
+	40,  // 140: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
+	43,  // 141: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
+	45,  // 142: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
+	49,  // 143: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
+	51,  // 144: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
+	54,  // 145: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
+	56,  // 146: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
+	58,  // 147: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
+	60,  // 148: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
+	63,  // 149: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
+	65,  // 150: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
+	67,  // 151: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
+	69,  // 152: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
+	85,  // 153: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
+	87,  // 154: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
+	74,  // 155: subjectbroker.operator.v1.OperatorService.OpenLaunch:output_type -> subjectbroker.operator.v1.OpenLaunchResponse
+	77,  // 156: subjectbroker.operator.v1.OperatorService.GetOperator:output_type -> subjectbroker.operator.v1.GetOperatorResponse
+	79,  // 157: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:output_type -> subjectbroker.operator.v1.SetOperatorPassphraseResponse
+	81,  // 158: subjectbroker.operator.v1.OperatorService.OpenSession:output_type -> subjectbroker.operator.v1.OpenSessionResponse
+	83,  // 159: subjectbroker.operator.v1.OperatorService.CloseSession:output_type -> subjectbroker.operator.v1.CloseSessionResponse
+	89,  // 160: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
+	91,  // 161: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
+	94,  // 162: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
+	96,  // 163: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
+	98,  // 164: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
+	100, // 165: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
+	104, // 166: subjectbroker.operator.v1.OperatorService.PruneAudit:output_type -> subjectbroker.operator.v1.PruneAuditResponse
+	110, // 167: subjectbroker.operator.v1.OperatorService.AddServer:output_type -> subjectbroker.operator.v1.AddServerResponse
+	112, // 168: subjectbroker.operator.v1.OperatorService.ListServers:output_type -> subjectbroker.operator.v1.ListServersResponse
+	114, // 169: subjectbroker.operator.v1.OperatorService.GetServer:output_type -> subjectbroker.operator.v1.GetServerResponse
+	116, // 170: subjectbroker.operator.v1.OperatorService.TrustServer:output_type -> subjectbroker.operator.v1.TrustServerResponse
+	118, // 171: subjectbroker.operator.v1.OperatorService.RestartServer:output_type -> subjectbroker.operator.v1.RestartServerResponse
+	120, // 172: subjectbroker.operator.v1.OperatorService.ReadServerLogs:output_type -> subjectbroker.operator.v1.ReadServerLogsResponse
+	122, // 173: subjectbroker.operator.v1.OperatorService.RemoveServer:output_type -> subjectbroker.operator.v1.RemoveServerResponse
+	126, // 174: subjectbroker.operator.v1.OperatorService.ListPolicies:output_type -> subjectbroker.operator.v1.ListPoliciesResponse
+	128, // 175: subjectbroker.operator.v1.OperatorService.ResetPolicy:output_type -> subjectbroker.operator.v1.ResetPolicyResponse
+	130, // 176: subjectbroker.operator.v1.OperatorService.CallStats:output_type -> subjectbroker.operator.v1.CallStatsResponse
+	133, // 177: subjectbroker.operator.v1.OperatorService.Metrics:output_type -> subjectbroker.operator.v1.MetricsResponse
+	137, // 178: subjectbroker.operator.v1.OperatorService.ListApprovals:output_type -> subjectbroker.operator.v1.ListApprovalsResponse
+	139, // 179: subjectbroker.operator.v1.OperatorService.DecideApproval:output_type -> subjectbroker.operator.v1.DecideApprovalResponse
+	141, // 180: subjectbroker.operator.v1.OperatorService.RevokeConsent:output_type -> subjectbroker.operator.v1.RevokeConsentResponse
+	143, // 181: subjectbroker.operator.v1.OperatorService.WatchApprovals:output_type -> subjectbroker.operator.v1.WatchApprovalsResponse
+	122, // [122:182] is the sub-list for method output_type
+	62,  // [62:122] is the sub-list for method input_type
+	62,  // [62:62] is the sub-list for extension type_name
+	62,  // [62:62] is the sub-list for extension extendee
+	0,   // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_subjectbroker_operator_v1_operator_proto_init() }
@@ -7871,7 +11041,7 @@ func file_subjectbroker_operator_v1_operator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_subjectbroker_operator_v1_operator_proto_rawDesc), len(file_subjectbroker_operator_v1_operator_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   106,
+			NumMessages:   146,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

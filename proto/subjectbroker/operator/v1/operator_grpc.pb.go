@@ -76,6 +76,21 @@ const (
 	OperatorService_ReadAudit_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/ReadAudit"
 	OperatorService_ListDenials_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/ListDenials"
 	OperatorService_PruneAudit_FullMethodName            = "/subjectbroker.operator.v1.OperatorService/PruneAudit"
+	OperatorService_AddServer_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/AddServer"
+	OperatorService_ListServers_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/ListServers"
+	OperatorService_GetServer_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/GetServer"
+	OperatorService_TrustServer_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/TrustServer"
+	OperatorService_RestartServer_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/RestartServer"
+	OperatorService_ReadServerLogs_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/ReadServerLogs"
+	OperatorService_RemoveServer_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/RemoveServer"
+	OperatorService_ListPolicies_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/ListPolicies"
+	OperatorService_ResetPolicy_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/ResetPolicy"
+	OperatorService_CallStats_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/CallStats"
+	OperatorService_Metrics_FullMethodName               = "/subjectbroker.operator.v1.OperatorService/Metrics"
+	OperatorService_ListApprovals_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/ListApprovals"
+	OperatorService_DecideApproval_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/DecideApproval"
+	OperatorService_RevokeConsent_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/RevokeConsent"
+	OperatorService_WatchApprovals_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/WatchApprovals"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -183,6 +198,40 @@ type OperatorServiceClient interface {
 	// PruneAudit reduces closed segments, of which the operator shows to hold an
 	// exact copy, to their signed first and last lines.
 	PruneAudit(ctx context.Context, in *PruneAuditRequest, opts ...grpc.CallOption) (*PruneAuditResponse, error)
+	// AddServer puts an MCP server behind the broker. It is not trusted yet.
+	AddServer(ctx context.Context, in *AddServerRequest, opts ...grpc.CallOption) (*AddServerResponse, error)
+	// ListServers lists the servers, also those that were only ever wrapped.
+	ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error)
+	// GetServer shows one server: its tools as last seen beside those trusted, and
+	// its processes.
+	GetServer(ctx context.Context, in *GetServerRequest, opts ...grpc.CallOption) (*GetServerResponse, error)
+	// TrustServer pins what a server offers now. A hosted server that nobody runs is
+	// started for it.
+	TrustServer(ctx context.Context, in *TrustServerRequest, opts ...grpc.CallOption) (*TrustServerResponse, error)
+	// RestartServer ends the processes of a server and lifts a kill; the next call
+	// starts it again.
+	RestartServer(ctx context.Context, in *RestartServerRequest, opts ...grpc.CallOption) (*RestartServerResponse, error)
+	// ReadServerLogs streams what a server's processes wrote to their stderr.
+	ReadServerLogs(ctx context.Context, in *ReadServerLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadServerLogsResponse], error)
+	// RemoveServer removes a server, its pins, its policies and the grants that name it.
+	RemoveServer(ctx context.Context, in *RemoveServerRequest, opts ...grpc.CallOption) (*RemoveServerResponse, error)
+	// ListPolicies lists the policies with what they have counted.
+	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
+	// ResetPolicy sets what a policy has counted to nothing, or removes the policy.
+	ResetPolicy(ctx context.Context, in *ResetPolicyRequest, opts ...grpc.CallOption) (*ResetPolicyResponse, error)
+	// CallStats counts the calls of tools since the daemon started.
+	CallStats(ctx context.Context, in *CallStatsRequest, opts ...grpc.CallOption) (*CallStatsResponse, error)
+	// Metrics returns what can be counted, as Prometheus text. Writes no entry.
+	Metrics(ctx context.Context, in *MetricsRequest, opts ...grpc.CallOption) (*MetricsResponse, error)
+	// ListApprovals lists requests for approval, newest first, and standing answers.
+	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
+	// DecideApproval answers one request. Needs operator authentication.
+	DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error)
+	// RevokeConsent takes back one standing answer.
+	RevokeConsent(ctx context.Context, in *RevokeConsentRequest, opts ...grpc.CallOption) (*RevokeConsentResponse, error)
+	// WatchApprovals streams the open requests and then every change. One entry is
+	// written when the stream starts.
+	WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error)
 }
 
 type operatorServiceClient struct {
@@ -673,6 +722,174 @@ func (c *operatorServiceClient) PruneAudit(ctx context.Context, in *PruneAuditRe
 	return out, nil
 }
 
+func (c *operatorServiceClient) AddServer(ctx context.Context, in *AddServerRequest, opts ...grpc.CallOption) (*AddServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddServerResponse)
+	err := c.cc.Invoke(ctx, OperatorService_AddServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListServersResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListServers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) GetServer(ctx context.Context, in *GetServerRequest, opts ...grpc.CallOption) (*GetServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetServerResponse)
+	err := c.cc.Invoke(ctx, OperatorService_GetServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) TrustServer(ctx context.Context, in *TrustServerRequest, opts ...grpc.CallOption) (*TrustServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TrustServerResponse)
+	err := c.cc.Invoke(ctx, OperatorService_TrustServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RestartServer(ctx context.Context, in *RestartServerRequest, opts ...grpc.CallOption) (*RestartServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestartServerResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RestartServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ReadServerLogs(ctx context.Context, in *ReadServerLogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadServerLogsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[4], OperatorService_ReadServerLogs_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ReadServerLogsRequest, ReadServerLogsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_ReadServerLogsClient = grpc.ServerStreamingClient[ReadServerLogsResponse]
+
+func (c *operatorServiceClient) RemoveServer(ctx context.Context, in *RemoveServerRequest, opts ...grpc.CallOption) (*RemoveServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveServerResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RemoveServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPoliciesResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListPolicies_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ResetPolicy(ctx context.Context, in *ResetPolicyRequest, opts ...grpc.CallOption) (*ResetPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResetPolicyResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ResetPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) CallStats(ctx context.Context, in *CallStatsRequest, opts ...grpc.CallOption) (*CallStatsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CallStatsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_CallStats_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) Metrics(ctx context.Context, in *MetricsRequest, opts ...grpc.CallOption) (*MetricsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MetricsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_Metrics_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListApprovalsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListApprovals_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DecideApprovalResponse)
+	err := c.cc.Invoke(ctx, OperatorService_DecideApproval_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RevokeConsent(ctx context.Context, in *RevokeConsentRequest, opts ...grpc.CallOption) (*RevokeConsentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeConsentResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RevokeConsent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[5], OperatorService_WatchApprovals_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchApprovalsRequest, WatchApprovalsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_WatchApprovalsClient = grpc.ServerStreamingClient[WatchApprovalsResponse]
+
 // OperatorServiceServer is the server API for OperatorService service.
 // All implementations must embed UnimplementedOperatorServiceServer
 // for forward compatibility.
@@ -778,6 +995,40 @@ type OperatorServiceServer interface {
 	// PruneAudit reduces closed segments, of which the operator shows to hold an
 	// exact copy, to their signed first and last lines.
 	PruneAudit(context.Context, *PruneAuditRequest) (*PruneAuditResponse, error)
+	// AddServer puts an MCP server behind the broker. It is not trusted yet.
+	AddServer(context.Context, *AddServerRequest) (*AddServerResponse, error)
+	// ListServers lists the servers, also those that were only ever wrapped.
+	ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error)
+	// GetServer shows one server: its tools as last seen beside those trusted, and
+	// its processes.
+	GetServer(context.Context, *GetServerRequest) (*GetServerResponse, error)
+	// TrustServer pins what a server offers now. A hosted server that nobody runs is
+	// started for it.
+	TrustServer(context.Context, *TrustServerRequest) (*TrustServerResponse, error)
+	// RestartServer ends the processes of a server and lifts a kill; the next call
+	// starts it again.
+	RestartServer(context.Context, *RestartServerRequest) (*RestartServerResponse, error)
+	// ReadServerLogs streams what a server's processes wrote to their stderr.
+	ReadServerLogs(*ReadServerLogsRequest, grpc.ServerStreamingServer[ReadServerLogsResponse]) error
+	// RemoveServer removes a server, its pins, its policies and the grants that name it.
+	RemoveServer(context.Context, *RemoveServerRequest) (*RemoveServerResponse, error)
+	// ListPolicies lists the policies with what they have counted.
+	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)
+	// ResetPolicy sets what a policy has counted to nothing, or removes the policy.
+	ResetPolicy(context.Context, *ResetPolicyRequest) (*ResetPolicyResponse, error)
+	// CallStats counts the calls of tools since the daemon started.
+	CallStats(context.Context, *CallStatsRequest) (*CallStatsResponse, error)
+	// Metrics returns what can be counted, as Prometheus text. Writes no entry.
+	Metrics(context.Context, *MetricsRequest) (*MetricsResponse, error)
+	// ListApprovals lists requests for approval, newest first, and standing answers.
+	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
+	// DecideApproval answers one request. Needs operator authentication.
+	DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error)
+	// RevokeConsent takes back one standing answer.
+	RevokeConsent(context.Context, *RevokeConsentRequest) (*RevokeConsentResponse, error)
+	// WatchApprovals streams the open requests and then every change. One entry is
+	// written when the stream starts.
+	WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error
 	mustEmbedUnimplementedOperatorServiceServer()
 }
 
@@ -922,6 +1173,51 @@ func (UnimplementedOperatorServiceServer) ListDenials(context.Context, *ListDeni
 }
 func (UnimplementedOperatorServiceServer) PruneAudit(context.Context, *PruneAuditRequest) (*PruneAuditResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PruneAudit not implemented")
+}
+func (UnimplementedOperatorServiceServer) AddServer(context.Context, *AddServerRequest) (*AddServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddServer not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListServers not implemented")
+}
+func (UnimplementedOperatorServiceServer) GetServer(context.Context, *GetServerRequest) (*GetServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetServer not implemented")
+}
+func (UnimplementedOperatorServiceServer) TrustServer(context.Context, *TrustServerRequest) (*TrustServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TrustServer not implemented")
+}
+func (UnimplementedOperatorServiceServer) RestartServer(context.Context, *RestartServerRequest) (*RestartServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RestartServer not implemented")
+}
+func (UnimplementedOperatorServiceServer) ReadServerLogs(*ReadServerLogsRequest, grpc.ServerStreamingServer[ReadServerLogsResponse]) error {
+	return status.Error(codes.Unimplemented, "method ReadServerLogs not implemented")
+}
+func (UnimplementedOperatorServiceServer) RemoveServer(context.Context, *RemoveServerRequest) (*RemoveServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveServer not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPolicies not implemented")
+}
+func (UnimplementedOperatorServiceServer) ResetPolicy(context.Context, *ResetPolicyRequest) (*ResetPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ResetPolicy not implemented")
+}
+func (UnimplementedOperatorServiceServer) CallStats(context.Context, *CallStatsRequest) (*CallStatsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CallStats not implemented")
+}
+func (UnimplementedOperatorServiceServer) Metrics(context.Context, *MetricsRequest) (*MetricsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Metrics not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListApprovals not implemented")
+}
+func (UnimplementedOperatorServiceServer) DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DecideApproval not implemented")
+}
+func (UnimplementedOperatorServiceServer) RevokeConsent(context.Context, *RevokeConsentRequest) (*RevokeConsentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeConsent not implemented")
+}
+func (UnimplementedOperatorServiceServer) WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchApprovals not implemented")
 }
 func (UnimplementedOperatorServiceServer) mustEmbedUnimplementedOperatorServiceServer() {}
 func (UnimplementedOperatorServiceServer) testEmbeddedByValue()                         {}
@@ -1722,6 +2018,262 @@ func _OperatorService_PruneAudit_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_AddServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).AddServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_AddServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).AddServer(ctx, req.(*AddServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListServers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListServersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListServers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListServers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListServers(ctx, req.(*ListServersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_GetServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).GetServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_GetServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).GetServer(ctx, req.(*GetServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_TrustServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TrustServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).TrustServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_TrustServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).TrustServer(ctx, req.(*TrustServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RestartServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestartServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RestartServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RestartServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RestartServer(ctx, req.(*RestartServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ReadServerLogs_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadServerLogsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServiceServer).ReadServerLogs(m, &grpc.GenericServerStream[ReadServerLogsRequest, ReadServerLogsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_ReadServerLogsServer = grpc.ServerStreamingServer[ReadServerLogsResponse]
+
+func _OperatorService_RemoveServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RemoveServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RemoveServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RemoveServer(ctx, req.(*RemoveServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListPolicies_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPoliciesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListPolicies(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListPolicies_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListPolicies(ctx, req.(*ListPoliciesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ResetPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResetPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ResetPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ResetPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ResetPolicy(ctx, req.(*ResetPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_CallStats_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CallStatsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).CallStats(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_CallStats_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).CallStats(ctx, req.(*CallStatsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_Metrics_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MetricsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).Metrics(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_Metrics_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).Metrics(ctx, req.(*MetricsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListApprovals_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListApprovalsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListApprovals(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListApprovals_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListApprovals(ctx, req.(*ListApprovalsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_DecideApproval_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DecideApprovalRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).DecideApproval(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_DecideApproval_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).DecideApproval(ctx, req.(*DecideApprovalRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RevokeConsent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeConsentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RevokeConsent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RevokeConsent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RevokeConsent(ctx, req.(*RevokeConsentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_WatchApprovals_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchApprovalsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServiceServer).WatchApprovals(m, &grpc.GenericServerStream[WatchApprovalsRequest, WatchApprovalsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_WatchApprovalsServer = grpc.ServerStreamingServer[WatchApprovalsResponse]
+
 // OperatorService_ServiceDesc is the grpc.ServiceDesc for OperatorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1893,6 +2445,58 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "PruneAudit",
 			Handler:    _OperatorService_PruneAudit_Handler,
 		},
+		{
+			MethodName: "AddServer",
+			Handler:    _OperatorService_AddServer_Handler,
+		},
+		{
+			MethodName: "ListServers",
+			Handler:    _OperatorService_ListServers_Handler,
+		},
+		{
+			MethodName: "GetServer",
+			Handler:    _OperatorService_GetServer_Handler,
+		},
+		{
+			MethodName: "TrustServer",
+			Handler:    _OperatorService_TrustServer_Handler,
+		},
+		{
+			MethodName: "RestartServer",
+			Handler:    _OperatorService_RestartServer_Handler,
+		},
+		{
+			MethodName: "RemoveServer",
+			Handler:    _OperatorService_RemoveServer_Handler,
+		},
+		{
+			MethodName: "ListPolicies",
+			Handler:    _OperatorService_ListPolicies_Handler,
+		},
+		{
+			MethodName: "ResetPolicy",
+			Handler:    _OperatorService_ResetPolicy_Handler,
+		},
+		{
+			MethodName: "CallStats",
+			Handler:    _OperatorService_CallStats_Handler,
+		},
+		{
+			MethodName: "Metrics",
+			Handler:    _OperatorService_Metrics_Handler,
+		},
+		{
+			MethodName: "ListApprovals",
+			Handler:    _OperatorService_ListApprovals_Handler,
+		},
+		{
+			MethodName: "DecideApproval",
+			Handler:    _OperatorService_DecideApproval_Handler,
+		},
+		{
+			MethodName: "RevokeConsent",
+			Handler:    _OperatorService_RevokeConsent_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -1913,6 +2517,16 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ReadAudit",
 			Handler:       _OperatorService_ReadAudit_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ReadServerLogs",
+			Handler:       _OperatorService_ReadServerLogs_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchApprovals",
+			Handler:       _OperatorService_WatchApprovals_Handler,
 			ServerStreams: true,
 		},
 	},
