@@ -24,7 +24,7 @@ func checkStdio(cfg Config, stdio [3]*os.File) error {
 			return fmt.Errorf("looking at %s: %w", name, err)
 		}
 		var refused error
-		if err := raw.Control(func(fd uintptr) { refused = checkDescriptor(int(fd), name, hidden) }); err != nil {
+		if err := raw.Control(func(fd uintptr) { refused = checkDescriptor(int(fd), name, hidden, cfg.NoNet) }); err != nil {
 			return fmt.Errorf("looking at %s: %w", name, err)
 		}
 		if refused != nil {
@@ -34,7 +34,7 @@ func checkStdio(cfg Config, stdio [3]*os.File) error {
 	return nil
 }
 
-func checkDescriptor(fd int, name string, hidden []string) error {
+func checkDescriptor(fd int, name string, hidden []string, noNet bool) error {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
 		return os.NewSyscallError("fcntl", err)
@@ -58,9 +58,27 @@ func checkDescriptor(fd int, name string, hidden []string) error {
 		}
 		return err
 	case kind == unix.S_IFSOCK:
+		if noNet && !isSettled(fd) {
+			return refuse("%s is a socket of the network outside, which the launch must not have", name)
+		}
 		return checkSocket(fd, name, hidden)
 	}
 	return refuse("%s is no file, pipe, terminal or socket", name)
+}
+
+// isSettled says whether a socket is one between two programs of this machine, and
+// stays that: one that takes addresses, or gets its peer yet, reaches others.
+func isSettled(fd int) bool {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	if err != nil || domain != unix.AF_UNIX {
+		return false
+	}
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err != nil || kind != unix.SOCK_STREAM && kind != unix.SOCK_SEQPACKET {
+		return false
+	}
+	_, err = unix.Getpeername(fd)
+	return err == nil
 }
 
 // checkSocket refuses a socket of which either end is one of the broker's.

@@ -121,3 +121,66 @@ func TestStandardDescriptors(t *testing.T) {
 		}
 	})
 }
+
+// A launch without a network is handed no socket that reaches one.
+func TestStandardSocketsWithoutNetwork(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		server, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		accept(t, server)
+		file := func(conn any, err error) *os.File {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := conn.(interface{ File() (*os.File, error) }).File()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f
+		}
+		socket := func(domain, kind int) *os.File {
+			t.Helper()
+			fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return os.NewFile(uintptr(fd), "socket")
+		}
+		pair := func(kind int) *os.File {
+			t.Helper()
+			fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unix.Close(fds[1])
+			return os.NewFile(uintptr(fds[0]), "pair")
+		}
+		for _, test := range []struct {
+			name    string
+			file    *os.File
+			allowed bool
+		}{
+			{"a datagram socket", socket(unix.AF_INET, unix.SOCK_DGRAM), false},
+			{"a connection", file(net.Dial("tcp", server.Addr().String())), false},
+			{"a socket of the kernel's", socket(unix.AF_NETLINK, unix.SOCK_RAW), false},
+			{"a local socket without a peer", socket(unix.AF_UNIX, unix.SOCK_STREAM), false},
+			{"local datagrams", pair(unix.SOCK_DGRAM), false},
+			{"a pair", pair(unix.SOCK_STREAM), true},
+			{"a pair of packets", pair(unix.SOCK_SEQPACKET), true},
+		} {
+			stdio := [3]*os.File{test.file, os.Stdout, os.Stderr}
+			cfg := w.config()
+			if err := checkStdio(cfg, stdio); err != nil {
+				t.Errorf("%s, with a network: %v", test.name, err)
+			}
+			cfg.NoNet = true
+			if err := checkStdio(cfg, stdio); (err == nil) != test.allowed || err != nil && !errors.Is(err, ErrRefused) {
+				t.Errorf("%s, without one: %v", test.name, err)
+			}
+			test.file.Close()
+		}
+	})
+}
