@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"subjectbroker/mcpshim/strict"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker"
 )
@@ -22,7 +23,7 @@ type tool struct {
 	input, output            string // JSON schemas
 	// parse reads the arguments into an ask; revision is the MCP revision that
 	// the client speaks. The ask is there also when the arguments are not good.
-	parse func(arguments []member, revision string) (asked ask, ok bool)
+	parse func(arguments []strict.Member, revision string) (asked ask, ok bool)
 }
 
 // ask is one parsed call. It can only be handled with a scope, and only the
@@ -101,11 +102,11 @@ func (s *shim) envelope(t tool) mcp.ToolHandler {
 }
 
 // parseArguments reads the arguments of a call; none are an empty object.
-func parseArguments(raw json.RawMessage) ([]member, bool) {
+func parseArguments(raw json.RawMessage) ([]strict.Member, bool) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, true
 	}
-	members, err := parseObject(raw)
+	members, err := strict.ParseObject(raw)
 	return members, err == nil
 }
 

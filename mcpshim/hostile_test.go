@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"subjectbroker/mcpshim/strict"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker/workertest"
 )
@@ -52,7 +53,7 @@ var hostile = []struct {
 	{"id null", `{"jsonrpc":"2.0","id":null,"method":"ping"}`, "null", -32600},
 	{"id object", `{"jsonrpc":"2.0","id":{},"method":"ping"}`, "null", -32600},
 	{"id array", `{"jsonrpc":"2.0","id":[1],"method":"ping"}`, "null", -32600},
-	{"id too long", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", maxID) + `","method":"ping"}`, "null", -32600},
+	{"id too long", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", strict.MaxID) + `","method":"ping"}`, "null", -32600},
 	{"no version", `{"id":"v","method":"ping"}`, `"v"`, -32600},
 	{"version 1.0", `{"jsonrpc":"1.0","id":"v","method":"ping"}`, `"v"`, -32600},
 	{"version a number", `{"jsonrpc":2.0,"id":"v","method":"ping"}`, `"v"`, -32600},
@@ -72,7 +73,7 @@ var hostile = []struct {
 	{"deep array", `{"jsonrpc":"2.0","id":"n","method":"ping","params":{"a":` + strings.Repeat("[", 100000) + strings.Repeat("]", 100000) + `}}`, "null", -32600},
 	{"deep object", strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000), "null", -32600},
 	{"deep and unfinished", strings.Repeat("[", 1<<20), "null", -32600},
-	{"many keys", `{"jsonrpc":"2.0","id":"k","method":"ping","params":` + manyKeys(maxMembers+1) + `}`, `"k"`, -32600},
+	{"many keys", `{"jsonrpc":"2.0","id":"k","method":"ping","params":` + manyKeys(strict.MaxMembers+1) + `}`, `"k"`, -32600},
 	{"params a string", `{"jsonrpc":"2.0","id":"p","method":"tools/list","params":"x"}`, `"p"`, -32602},
 	{"params an array", `{"jsonrpc":"2.0","id":"p","method":"tools/list","params":[]}`, `"p"`, -32602},
 
@@ -223,4 +224,13 @@ func TestLongLines(t *testing.T) {
 			t.Errorf("ping after %d bytes: %s", tc.length, got)
 		}
 	}
+}
+
+// manyKeys is an object with n keys.
+func manyKeys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,"k%d":%d`, i, i)
+	}
+	return "{" + b.String()[1:] + "}"
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"subjectbroker/mcpshim/strict"
 )
 
 // DefaultMaxLine is the longest line that is read from a client, in bytes.
@@ -42,7 +44,7 @@ const methodInitialized = "notifications/initialized"
 //
 // The SDK sees ids of our making; the client's own are put back on the way out.
 type stdio struct {
-	lines   *lineReader
+	lines   *strict.LineReader
 	tickets *tickets
 	spoke   func() // called after each answer to a call; nil: nobody cares
 
@@ -79,7 +81,7 @@ func newStdio(in io.Reader, out io.Writer, maxLine int, t *tickets) *stdio {
 		maxLine = DefaultMaxLine
 	}
 	s := &stdio{
-		lines: newLineReader(in, maxLine), tickets: t, out: bufio.NewWriterSize(out, 32<<10),
+		lines: strict.NewLineReader(in, maxLine), tickets: t, out: bufio.NewWriterSize(out, 32<<10),
 		incoming: make(chan *jsonrpc.Request), drained: make(chan struct{}), closed: make(chan struct{}), draining: make(chan struct{}),
 		calls: map[string]*call{}, byID: map[string]*call{},
 	}
@@ -131,10 +133,10 @@ func (s *stdio) Read(ctx context.Context) (jsonrpc.Message, error) {
 func (s *stdio) readAll() {
 	defer s.stop()
 	for {
-		line, err := s.lines.next()
+		line, err := s.lines.Next()
 		switch {
-		case errors.Is(err, errLineTooLong):
-			err = s.reject(invalid(nil, err.Error()))
+		case errors.Is(err, strict.ErrLineTooLong):
+			err = s.reject(strict.Invalid(nil, err.Error()))
 		case err == nil:
 			err = s.take(line)
 		}
@@ -149,13 +151,13 @@ func (s *stdio) take(line []byte) error {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return nil
 	}
-	m, bad := parseMessage(line)
+	m, bad := strict.ParseMessage(line)
 	switch {
 	case bad != nil:
 		return s.reject(bad)
-	case m.answer:
+	case m.Answer:
 		return nil
-	case m.id == nil:
+	case m.ID == nil:
 		return s.notify(m)
 	}
 	c, bad := s.admit(m)
@@ -165,29 +167,29 @@ func (s *stdio) take(line []byte) error {
 	case c == nil:
 		return io.EOF
 	}
-	return s.deliver(c.ours, m.method, m.params)
+	return s.deliver(c.ours, m.Method, m.Params)
 }
 
 // admit waits until there is room for one more call, and registers it. It
 // returns nothing at all when the session is ending.
-func (s *stdio) admit(m *message) (*call, *rejection) {
+func (s *stdio) admit(m *strict.Message) (*call, *strict.Rejection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	listen := m.method == methodListen
+	listen := m.Method == methodListen
 	for !s.ending && !listen && s.active >= maxInFlight {
 		s.changed.Wait()
 	}
 	switch {
 	case s.ending:
 		return nil, nil
-	case s.byID[string(m.id)] != nil:
-		return nil, invalid(m.id, "the id is in use")
+	case s.byID[string(m.ID)] != nil:
+		return nil, strict.Invalid(m.ID, "the id is in use")
 	case listen && s.listens >= maxListens:
-		return nil, invalid(m.id, "too many subscriptions")
+		return nil, strict.Invalid(m.ID, "too many subscriptions")
 	}
 	s.nextID++
-	c := &call{ours: strconv.FormatUint(s.nextID, 10), theirs: m.id, listen: listen}
-	s.calls[c.ours], s.byID[string(m.id)] = c, c
+	c := &call{ours: strconv.FormatUint(s.nextID, 10), theirs: m.ID, listen: listen}
+	s.calls[c.ours], s.byID[string(m.ID)] = c, c
 	if listen {
 		s.listens++
 	} else {
@@ -198,21 +200,21 @@ func (s *stdio) admit(m *message) (*call, *rejection) {
 
 // notify passes on the two notifications that the SDK understands. One that
 // names a call names it by the client's id.
-func (s *stdio) notify(m *message) error {
-	switch m.method {
+func (s *stdio) notify(m *strict.Message) error {
+	switch m.Method {
 	case methodInitialized:
-		return s.deliver("", m.method, nil)
+		return s.deliver("", m.Method, nil)
 	case methodCancelled:
-		members, err := parseObject(m.params)
+		members, err := strict.ParseObject(m.Params)
 		if err != nil {
 			return nil // notifications are not answered
 		}
 		for _, one := range members {
-			if one.key != "requestId" {
+			if one.Key != "requestId" {
 				continue
 			}
 			s.mu.Lock()
-			c := s.byID[string(one.raw)]
+			c := s.byID[string(one.Raw)]
 			s.mu.Unlock()
 			if c != nil {
 				return s.cancel(c)
@@ -387,12 +389,12 @@ func (s *stdio) restoreID(encoded []byte, c *call) []byte {
 }
 
 // reject answers a line that was not handled.
-func (s *stdio) reject(bad *rejection) error {
-	id := bad.id
+func (s *stdio) reject(bad *strict.Rejection) error {
+	id := bad.ID
 	if id == nil {
 		id = []byte("null")
 	}
-	encoded, err := json.Marshal(&jsonrpc.Error{Code: int64(bad.code), Message: bad.text})
+	encoded, err := json.Marshal(&jsonrpc.Error{Code: int64(bad.Code), Message: bad.Text})
 	if err != nil {
 		return err
 	}

@@ -11,10 +11,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/iotest"
 
 	"pgregory.net/rapid"
 
+	"subjectbroker/mcpshim/strict"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker"
 	"subjectbroker/worker/workertest"
@@ -267,7 +267,7 @@ func TestPanic(t *testing.T) {
 		Trouble: func(reason wire.Reason, text string) { told <- string(reason) + ": " + text },
 	}
 	c := startConfig(t, config, func(s *shim) {
-		t := tool{name: "boom", input: noInput, output: noInput, parse: func([]member, string) (ask, bool) { return boom{}, true }}
+		t := tool{name: "boom", input: noInput, output: noInput, parse: func([]strict.Member, string) (ask, bool) { return boom{}, true }}
 		s.server.AddTool(t.describe("worker"), s.envelope(t))
 	})
 	c.greet()
@@ -283,74 +283,6 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-func TestLineReader(t *testing.T) {
-	const limit = 5
-	for _, tc := range []struct {
-		in   string
-		want []string // "!" for a line that was skipped
-	}{
-		{"", nil},
-		{"a\nb\n", []string{"a", "b"}},
-		{"a\nb", []string{"a", "b"}},
-		{"\n\n", []string{"", ""}},
-		{"12345\n123456\nx\n", []string{"12345", "!", "x"}},
-		{"12345", []string{"12345"}},
-		{"123456", []string{"!"}},
-		{strings.Repeat("y", 100000) + "\nx", []string{"!", "x"}},
-		{strings.Repeat("y", 100000), []string{"!"}},
-	} {
-		for _, reader := range []io.Reader{strings.NewReader(tc.in), iotest.OneByteReader(strings.NewReader(tc.in)), iotest.DataErrReader(strings.NewReader(tc.in))} {
-			got := allLines(t, reader, limit)
-			if strings.Join(got, "|") != strings.Join(tc.want, "|") || len(got) != len(tc.want) {
-				t.Errorf("%.20q: got %q, want %q", tc.in, got, tc.want)
-			}
-		}
-	}
-}
-
-func allLines(t testing.TB, in io.Reader, limit int) (lines []string) {
-	t.Helper()
-	reader := newLineReader(in, limit)
-	for {
-		line, err := reader.next()
-		switch err {
-		case nil:
-			lines = append(lines, string(line))
-		case errLineTooLong:
-			lines = append(lines, "!")
-		case io.EOF:
-			return lines
-		default:
-			t.Fatal(err)
-		}
-	}
-}
-
-// FuzzLineReader: what is read is what was written, short of what is too long,
-// however it arrives.
-func FuzzLineReader(f *testing.F) {
-	f.Add([]byte("a\nbb\n\nccc"), 2)
-	f.Add([]byte("\n"), 0)
-	f.Fuzz(func(t *testing.T, data []byte, limit int) {
-		limit = limit & 0xff
-		var want []string
-		for line := range bytes.SplitAfterSeq(data, []byte("\n")) {
-			if len(line) == 0 {
-				continue
-			}
-			line = bytes.TrimSuffix(line, []byte("\n"))
-			if len(line) > limit {
-				want = append(want, "!")
-				continue
-			}
-			want = append(want, string(line))
-		}
-		if got := allLines(t, iotest.HalfReader(bytes.NewReader(data)), limit); strings.Join(got, "\n") != strings.Join(want, "\n") {
-			t.Fatalf("got %q, want %q", got, want)
-		}
-	})
-}
-
 // FuzzMessage: a line is either a message or a rejection, never a panic, and
 // what passes is what any reader of JSON would see.
 func FuzzMessage(f *testing.F) {
@@ -361,11 +293,11 @@ func FuzzMessage(f *testing.F) {
 	}
 	f.Add([]byte(initialize))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		m, bad := parseMessage(line)
+		m, bad := strict.ParseMessage(line)
 		if (m == nil) == (bad == nil) {
 			t.Fatalf("%q is both or neither", line)
 		}
-		if bad != nil || m.answer {
+		if bad != nil || m.Answer {
 			return
 		}
 		var plain struct {
@@ -378,12 +310,12 @@ func FuzzMessage(f *testing.F) {
 		}
 		var again map[string]json.RawMessage
 		_ = json.Unmarshal(line, &again)
-		if !bytes.Equal(again["id"], m.id) || !bytes.Equal(again["params"], m.params) {
-			t.Fatalf("%q: got id %q, params %q", line, m.id, m.params)
+		if !bytes.Equal(again["id"], m.ID) || !bytes.Equal(again["params"], m.Params) {
+			t.Fatalf("%q: got id %q, params %q", line, m.ID, m.Params)
 		}
 		var method string
-		if _ = json.Unmarshal(again["method"], &method); method != m.method {
-			t.Fatalf("%q: method %q", line, m.method)
+		if _ = json.Unmarshal(again["method"], &method); method != m.Method {
+			t.Fatalf("%q: method %q", line, m.Method)
 		}
 	})
 }

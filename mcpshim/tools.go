@@ -10,6 +10,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"subjectbroker/mcpshim/strict"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker"
 )
@@ -52,7 +53,7 @@ func (s *shim) tools() []tool {
 		{
 			name: "list_resources", title: "List readable resources", input: noInput, output: listOutput,
 			description: "Name the resources that this subject may read now; never their content.",
-			parse:       func([]member, string) (ask, bool) { return listAsk{}, true },
+			parse:       func([]strict.Member, string) (ask, bool) { return listAsk{}, true },
 		},
 		{
 			name: "read_resource", title: "Read a resource", input: resourceInput, output: readOutput,
@@ -67,7 +68,7 @@ func (s *shim) tools() []tool {
 		{
 			name: "capability_report", title: "Report capabilities", input: noInput, output: reportOutput,
 			description: "Say what holds for this connection as it was probed: versions, subject, run, tier, profile, what is covered and what is not.",
-			parse: func(_ []member, revision string) (ask, bool) {
+			parse: func(_ []strict.Member, revision string) (ask, bool) {
 				return reportAsk{version: s.version, subject: s.bound(), revision: revision}, true
 			},
 		},
@@ -85,16 +86,16 @@ func (t tool) describe(subject string) *mcp.Tool {
 }
 
 // stringArgument returns a string argument. Absent is ok when it has a default.
-func stringArgument(arguments []member, key, missing string) (value string, ok bool) {
+func stringArgument(arguments []strict.Member, key, missing string) (value string, ok bool) {
 	value, ok = missing, missing != ""
 	for _, one := range arguments {
-		if one.key != key {
+		if one.Key != key {
 			continue
 		}
-		if one.raw[0] != '"' {
+		if one.Raw[0] != '"' {
 			return missing, false
 		}
-		value, ok = unquote(one.raw), true
+		value, ok = strict.Unquote(one.Raw), true
 	}
 	if len(value) > maxName {
 		return missing, false
@@ -135,7 +136,7 @@ type readResult struct {
 	ResourceID string      `json:"resourceId"`
 }
 
-func parseRead(arguments []member, _ string) (ask, bool) {
+func parseRead(arguments []strict.Member, _ string) (ask, bool) {
 	name, ok := stringArgument(arguments, "resourceId", "")
 	return readAsk{name: name}, ok
 }
@@ -185,7 +186,7 @@ type explainResult struct {
 	Action string `json:"action"`
 }
 
-func parseExplain(arguments []member, _ string) (ask, bool) {
+func parseExplain(arguments []strict.Member, _ string) (ask, bool) {
 	name, ok := stringArgument(arguments, "resourceId", "")
 	action, also := stringArgument(arguments, "action", "read")
 	return explainAsk{name: name, action: action}, ok && also

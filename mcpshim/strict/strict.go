@@ -1,4 +1,9 @@
-package mcpshim
+// Package strict reads lines and JSON such that every other reader of the same
+// bytes sees the same in them: duplicate keys, invalid UTF-8 and what goes beyond
+// the limits are refused, and a value stays as it was written.
+//
+// It judges form alone; what a message means is its callers' business.
+package strict
 
 import (
 	"errors"
@@ -9,22 +14,23 @@ import (
 // Limits on one JSON value from a client. No real message comes near them;
 // without them a small line could cost a lot of memory.
 const (
-	maxDepth   = 128
-	maxMembers = 4096 // of one object
+	MaxDepth   = 128  // containers inside each other
+	MaxMembers = 4096 // of one object
 )
 
-// What a line can be that is refused before anybody looks at its meaning.
+// What makes a value be refused before anybody looks at its meaning.
 var (
-	errSyntax    = errors.New("not JSON")
-	errDepth     = errors.New("nested too deeply")
-	errDuplicate = errors.New("a key stands twice in one object")
-	errCrowded   = errors.New("too many keys in one object")
+	ErrSyntax    = errors.New("not JSON")
+	ErrDepth     = errors.New("nested too deeply")
+	ErrDuplicate = errors.New("a key stands twice in one object")
+	ErrCrowded   = errors.New("too many keys in one object")
 )
 
-// member is one key of an object, decoded, with its value as it was written.
-type member struct {
-	key string
-	raw []byte
+// Member is one key of an object, decoded, with its value as it was written,
+// without the space around it.
+type Member struct {
+	Key string
+	Raw []byte
 }
 
 // scanner walks one JSON value (RFC 8259) in UTF-8 that was checked before. The
@@ -34,20 +40,21 @@ type member struct {
 type scanner struct {
 	data []byte
 	pos  int
-	// fault is the first of errDuplicate and errCrowded. It does not end the
+	// fault is the first of ErrDuplicate and ErrCrowded. It does not end the
 	// walk: the rest is still needed to find the message's id.
 	fault error
 }
 
-// parseObject returns the members of the object that data is, in order. On
-// errDuplicate and errCrowded it returns them too.
-func parseObject(data []byte) ([]member, error) {
+// ParseObject returns the members of the object that data is, in order; data has
+// to be valid UTF-8. Errors are those of this file; on ErrDuplicate and ErrCrowded
+// the members are returned too, of a crowd the first MaxMembers.
+func ParseObject(data []byte) ([]Member, error) {
 	s := &scanner{data: data}
 	s.space()
 	if s.peek() != '{' {
-		return nil, errSyntax
+		return nil, ErrSyntax
 	}
-	members := []member{}
+	members := []Member{}
 	if err := s.object(1, &members); err != nil {
 		return nil, err
 	}
@@ -57,8 +64,9 @@ func parseObject(data []byte) ([]member, error) {
 	return members, s.fault
 }
 
-// checkValue walks any one value.
-func checkValue(data []byte) error {
+// CheckValue says whether data is one JSON value of any kind; data has to be valid
+// UTF-8. Errors are those of this file.
+func CheckValue(data []byte) error {
 	s := &scanner{data: data}
 	if err := s.value(0); err != nil {
 		return err
@@ -91,7 +99,7 @@ func (s *scanner) space() {
 func (s *scanner) end() error {
 	s.space()
 	if s.pos != len(s.data) {
-		return errSyntax
+		return ErrSyntax
 	}
 	return nil
 }
@@ -116,7 +124,7 @@ func (s *scanner) value(depth int) error {
 	case c == 'n':
 		err = s.literal("null")
 	default:
-		err = errSyntax
+		err = ErrSyntax
 	}
 	if err != nil {
 		return err
@@ -126,9 +134,9 @@ func (s *scanner) value(depth int) error {
 }
 
 // object walks an object and, when members is not nil, collects its members.
-func (s *scanner) object(depth int, members *[]member) error {
-	if depth > maxDepth {
-		return errDepth
+func (s *scanner) object(depth int, members *[]Member) error {
+	if depth > MaxDepth {
+		return ErrDepth
 	}
 	s.pos++ // {
 	s.space()
@@ -140,17 +148,17 @@ func (s *scanner) object(depth int, members *[]member) error {
 	for {
 		s.space()
 		if s.peek() != '"' {
-			return errSyntax
+			return ErrSyntax
 		}
 		quoted, err := s.text()
 		if err != nil {
 			return err
 		}
-		key := unquote(quoted)
+		key := Unquote(quoted)
 		s.note(seen.add(key))
 		s.space()
 		if s.peek() != ':' {
-			return errSyntax
+			return ErrSyntax
 		}
 		s.pos++
 		s.space()
@@ -158,8 +166,8 @@ func (s *scanner) object(depth int, members *[]member) error {
 		if err := s.value(depth); err != nil {
 			return err
 		}
-		if members != nil && len(*members) < maxMembers {
-			*members = append(*members, member{key: key, raw: trimSpace(s.data[start:s.pos])})
+		if members != nil && len(*members) < MaxMembers {
+			*members = append(*members, Member{Key: key, Raw: trimSpace(s.data[start:s.pos])})
 		}
 		switch s.peek() {
 		case ',':
@@ -168,7 +176,7 @@ func (s *scanner) object(depth int, members *[]member) error {
 			s.pos++
 			return nil
 		default:
-			return errSyntax
+			return ErrSyntax
 		}
 	}
 }
@@ -180,8 +188,8 @@ func (s *scanner) note(fault error) {
 }
 
 func (s *scanner) array(depth int) error {
-	if depth > maxDepth {
-		return errDepth
+	if depth > MaxDepth {
+		return ErrDepth
 	}
 	s.pos++ // [
 	s.space()
@@ -200,7 +208,7 @@ func (s *scanner) array(depth int) error {
 			s.pos++
 			return nil
 		default:
-			return errSyntax
+			return ErrSyntax
 		}
 	}
 }
@@ -214,27 +222,27 @@ func (s *scanner) text() ([]byte, error) {
 			s.pos++
 			return s.data[start:s.pos], nil
 		case c < 0x20:
-			return nil, errSyntax
+			return nil, ErrSyntax
 		case c == '\\':
 			s.pos++
 			switch s.peek() {
 			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 			case 'u':
 				if s.pos+4 >= len(s.data) {
-					return nil, errSyntax
+					return nil, ErrSyntax
 				}
 				for range 4 {
 					s.pos++
 					if _, ok := hexDigit(s.data[s.pos]); !ok {
-						return nil, errSyntax
+						return nil, ErrSyntax
 					}
 				}
 			default:
-				return nil, errSyntax
+				return nil, ErrSyntax
 			}
 		}
 	}
-	return nil, errSyntax
+	return nil, ErrSyntax
 }
 
 func (s *scanner) number() error {
@@ -245,12 +253,12 @@ func (s *scanner) number() error {
 	case s.peek() == '0':
 		s.pos++
 	case !s.digits():
-		return errSyntax
+		return ErrSyntax
 	}
 	if s.peek() == '.' {
 		s.pos++
 		if !s.digits() {
-			return errSyntax
+			return ErrSyntax
 		}
 	}
 	if c := s.peek(); c == 'e' || c == 'E' {
@@ -259,7 +267,7 @@ func (s *scanner) number() error {
 			s.pos++
 		}
 		if !s.digits() {
-			return errSyntax
+			return ErrSyntax
 		}
 	}
 	return nil
@@ -276,7 +284,7 @@ func (s *scanner) digits() bool {
 
 func (s *scanner) literal(word string) error {
 	if len(s.data)-s.pos < len(word) || string(s.data[s.pos:s.pos+len(word)]) != word {
-		return errSyntax
+		return ErrSyntax
 	}
 	s.pos += len(word)
 	return nil
@@ -308,9 +316,9 @@ func trimSpace(raw []byte) []byte {
 	return raw
 }
 
-// unquote decodes a string that text has accepted. Half of a surrogate pair
-// becomes U+FFFD.
-func unquote(quoted []byte) string {
+// Unquote decodes a string as it stood in a value that was accepted, quotes
+// included. Half of a surrogate pair becomes U+FFFD.
+func Unquote(quoted []byte) string {
 	inner := quoted[1 : len(quoted)-1]
 	plain := true
 	for _, c := range inner {
@@ -375,16 +383,16 @@ type keySet struct {
 	many map[string]struct{}
 }
 
-// add returns errDuplicate for a key that is there, and errCrowded instead of
+// add returns ErrDuplicate for a key that is there, and ErrCrowded instead of
 // growing without limit.
 func (k *keySet) add(key string) error {
-	if k.n >= maxMembers {
-		return errCrowded
+	if k.n >= MaxMembers {
+		return ErrCrowded
 	}
 	if k.many == nil {
 		for _, have := range k.few[:min(k.n, len(k.few))] {
 			if have == key {
-				return errDuplicate
+				return ErrDuplicate
 			}
 		}
 		if k.n < len(k.few) {
@@ -398,7 +406,7 @@ func (k *keySet) add(key string) error {
 		}
 	}
 	if _, have := k.many[key]; have {
-		return errDuplicate
+		return ErrDuplicate
 	}
 	k.many[key] = struct{}{}
 	k.n++

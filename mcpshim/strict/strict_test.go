@@ -1,4 +1,4 @@
-package mcpshim
+package strict
 
 import (
 	"bytes"
@@ -20,41 +20,41 @@ func TestCheckValue(t *testing.T) {
 		{`{}`, nil},
 		{` [1, -0.5e+3, true, false, null, "a\u00e9\n\/"] `, nil},
 		{`{"a":{"a":1},"b":[{"a":1},{"a":2}]}`, nil},
-		{``, errSyntax},
-		{`01`, errSyntax},
-		{`1.`, errSyntax},
-		{`-`, errSyntax},
-		{`1e`, errSyntax},
-		{`.5`, errSyntax},
-		{`+1`, errSyntax},
-		{`nul`, errSyntax},
-		{`NaN`, errSyntax},
-		{`'a'`, errSyntax},
-		{`"a`, errSyntax},
-		{"\"a\tb\"", errSyntax},
-		{`"\x41"`, errSyntax},
-		{`"\u12g4"`, errSyntax},
-		{`"\u12"`, errSyntax},
-		{`{"a":1,}`, errSyntax},
-		{`{"a" 1}`, errSyntax},
-		{`{a:1}`, errSyntax},
-		{`[1,]`, errSyntax},
-		{`[1`, errSyntax},
-		{`{} {}`, errSyntax},
-		{`{}x`, errSyntax},
-		{"\xef\xbb\xbf{}", errSyntax},
-		{`{"a":1,"a":2}`, errDuplicate},
-		{`{"a":1,"\u0061":2}`, errDuplicate},
-		{`{"x":[{"k":1,"k":1}]}`, errDuplicate},
+		{``, ErrSyntax},
+		{`01`, ErrSyntax},
+		{`1.`, ErrSyntax},
+		{`-`, ErrSyntax},
+		{`1e`, ErrSyntax},
+		{`.5`, ErrSyntax},
+		{`+1`, ErrSyntax},
+		{`nul`, ErrSyntax},
+		{`NaN`, ErrSyntax},
+		{`'a'`, ErrSyntax},
+		{`"a`, ErrSyntax},
+		{"\"a\tb\"", ErrSyntax},
+		{`"\x41"`, ErrSyntax},
+		{`"\u12g4"`, ErrSyntax},
+		{`"\u12"`, ErrSyntax},
+		{`{"a":1,}`, ErrSyntax},
+		{`{"a" 1}`, ErrSyntax},
+		{`{a:1}`, ErrSyntax},
+		{`[1,]`, ErrSyntax},
+		{`[1`, ErrSyntax},
+		{`{} {}`, ErrSyntax},
+		{`{}x`, ErrSyntax},
+		{"\xef\xbb\xbf{}", ErrSyntax},
+		{`{"a":1,"a":2}`, ErrDuplicate},
+		{`{"a":1,"\u0061":2}`, ErrDuplicate},
+		{`{"x":[{"k":1,"k":1}]}`, ErrDuplicate},
 		{`{"a":1,"A":2}`, nil},
-		{strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth), nil},
-		{strings.Repeat("[", maxDepth+1) + strings.Repeat("]", maxDepth+1), errDepth},
-		{strings.Repeat(`{"a":`, maxDepth+1) + `1` + strings.Repeat("}", maxDepth+1), errDepth},
-		{manyKeys(maxMembers), nil},
-		{manyKeys(maxMembers + 1), errCrowded},
-		{manyKeys(20)[:len(manyKeys(20))-1] + `,"k7":0}`, errDuplicate},
+		{strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth), nil},
+		{strings.Repeat("[", MaxDepth+1) + strings.Repeat("]", MaxDepth+1), ErrDepth},
+		{strings.Repeat(`{"a":`, MaxDepth+1) + `1` + strings.Repeat("}", MaxDepth+1), ErrDepth},
+		{manyKeys(MaxMembers), nil},
+		{manyKeys(MaxMembers + 1), ErrCrowded},
+		{manyKeys(20)[:len(manyKeys(20))-1] + `,"k7":0}`, ErrDuplicate},
 	} {
-		if err := checkValue([]byte(tc.in)); !errors.Is(err, tc.want) {
+		if err := CheckValue([]byte(tc.in)); !errors.Is(err, tc.want) {
 			t.Errorf("%.80q: got %v, want %v", tc.in, err, tc.want)
 		}
 	}
@@ -69,12 +69,12 @@ func manyKeys(n int) string {
 }
 
 func TestParseObject(t *testing.T) {
-	got, err := parseObject([]byte(` { "id" : 1.50 , "a\u00e9" : { "x" : [ ] } } `))
+	got, err := ParseObject([]byte(` { "id" : 1.50 , "a\u00e9" : { "x" : [ ] } } `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []member{{"id", []byte("1.50")}, {"aé", []byte(`{ "x" : [ ] }`)}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(member{})); diff != "" {
+	want := []Member{{"id", []byte("1.50")}, {"aé", []byte(`{ "x" : [ ] }`)}}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -89,15 +89,15 @@ func FuzzCheckValue(f *testing.F) {
 		if !utf8.Valid(data) {
 			return // refused before
 		}
-		err := checkValue(data)
+		err := CheckValue(data)
 		valid := json.Valid(data)
 		switch {
 		case err == nil && !valid:
 			t.Fatalf("accepted %q, which is not JSON", data)
-		case errors.Is(err, errSyntax) && valid:
+		case errors.Is(err, ErrSyntax) && valid:
 			t.Fatalf("refused %q, which is JSON", data)
 		}
-		members, err := parseObject(data)
+		members, err := ParseObject(data)
 		if err != nil {
 			return
 		}
@@ -109,8 +109,8 @@ func FuzzCheckValue(f *testing.F) {
 			t.Fatalf("%q: %d members, json has %d", data, len(members), len(plain))
 		}
 		for _, m := range members {
-			if !bytes.Equal(plain[m.key], m.raw) {
-				t.Fatalf("%q: key %q is %q, json says %q", data, m.key, m.raw, plain[m.key])
+			if !bytes.Equal(plain[m.Key], m.Raw) {
+				t.Fatalf("%q: key %q is %q, json says %q", data, m.Key, m.Raw, plain[m.Key])
 			}
 		}
 	})

@@ -1,4 +1,4 @@
-package mcpshim
+package strict
 
 import (
 	"bufio"
@@ -6,25 +6,26 @@ import (
 	"io"
 )
 
-// errLineTooLong says that a line was longer than the limit. It has been read
+// ErrLineTooLong says that a line was longer than the limit. It has been read
 // to its end and thrown away; the next one is whole.
-var errLineTooLong = errors.New("the line is too long")
+var ErrLineTooLong = errors.New("the line is too long")
 
-// lineReader cuts a stream into lines of a limited length.
-type lineReader struct {
+// LineReader cuts a stream into lines of a limited length. It is for one reader.
+type LineReader struct {
 	in    *bufio.Reader
 	limit int
 }
 
-func newLineReader(in io.Reader, limit int) *lineReader {
-	return &lineReader{in: bufio.NewReaderSize(in, 16<<10), limit: limit}
+// NewLineReader returns a reader of lines of up to limit bytes, newline aside.
+func NewLineReader(in io.Reader, limit int) *LineReader {
+	return &LineReader{in: bufio.NewReaderSize(in, 16<<10), limit: limit}
 }
 
-// next returns the next line without its newline. The line is the caller's to
+// Next returns the next line without its newline. The line is the caller's to
 // keep. What follows the last newline is a line too, if there is anything.
-// Errors are errLineTooLong, after which reading goes on, io.EOF, or the
+// Errors are ErrLineTooLong, after which reading goes on, io.EOF, or the
 // stream's own.
-func (l *lineReader) next() ([]byte, error) {
+func (l *LineReader) Next() ([]byte, error) {
 	var line []byte
 	for {
 		part, err := l.in.ReadSlice('\n')
@@ -45,21 +46,21 @@ func (l *lineReader) next() ([]byte, error) {
 }
 
 // tooLong judges a last line, which has no newline to count.
-func (l *lineReader) tooLong(line []byte) error {
+func (l *LineReader) tooLong(line []byte) error {
 	if len(line) > l.limit {
-		return errLineTooLong
+		return ErrLineTooLong
 	}
 	return nil
 }
 
 // skip reads on to the newline that ends the line; err is what came of reading
 // its latest part.
-func (l *lineReader) skip(err error) error {
+func (l *LineReader) skip(err error) error {
 	for errors.Is(err, bufio.ErrBufferFull) {
 		_, err = l.in.ReadSlice('\n')
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	return errLineTooLong
+	return ErrLineTooLong
 }
