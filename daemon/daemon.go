@@ -86,6 +86,7 @@ type Daemon struct {
 	runs     *runs
 	launches *launches
 	hub      *hub
+	hosts    *hosts
 	budgets  budgets
 	doors    *doors
 	guard    *guard
@@ -218,6 +219,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.life, d.endLife = context.WithCancel(context.Background())
 	d.upkeep = newUpkeep()
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
+	d.hosts = newHosts(d)
 	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(settings.noGuard), newSessions()
 	d.passwd, d.groups = passwdFile, groupFile
 	if d.socketDir == "" {

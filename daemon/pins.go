@@ -1,0 +1,145 @@
+package daemon
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// bucketPins holds one row for each tool that was trusted, named SERVER/TOOL, and
+// one for the instructions of its server, named SERVER/.
+const bucketPins = "pins"
+
+// Limits on what a server may offer: more is refused as a whole, so that nobody
+// fills the memory of the daemon with descriptions.
+const (
+	maxOffered      = 1024     // tools of one server
+	maxOfferedBytes = 16 << 20 // bytes of all their objects and the instructions together
+	maxToolObject   = 1 << 20  // bytes of one tool's object
+	maxInstructions = 64 << 10 // bytes of the instructions
+	maxOffers       = 256      // servers whose offer is remembered
+	maxExposed      = 64       // bytes of SERVER_tool, above which agents are not shown it
+)
+
+// pin is one tool of a server as the operator trusted it: its whole object. With
+// an empty tool it is the server's instructions.
+type pin struct {
+	Server  string
+	Tool    string
+	Object  []byte
+	Trusted time.Time
+}
+
+// hash is what calls and entries name it by.
+func (p pin) hash() string { return pinHash(p.Object) }
+
+// pinHash is the pin of an object of tools/list, in the one form in which hosts and
+// wrappers hand it on: compact, members sorted, numbers as written. Everything in
+// it counts, also members that nobody knows.
+func pinHash(object []byte) string {
+	sum := sha256.Sum256(object)
+	return hex.EncodeToString(sum[:])
+}
+
+// pinKey names a pin in the state.
+type pinKey struct{ server, tool string }
+
+// offer is what a server says that it offers. It is never changed.
+type offer struct {
+	tools        map[string][]byte // objects, by name; see proto Tool
+	instructions string
+}
+
+// pinOf returns the pin of a tool, or of the instructions when tool is empty, and
+// whether it was trusted. It takes mu.
+func (s *state) pinOf(server, tool string) (hash string, trusted bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	p, ok := s.pins[pinKey{server, tool}]
+	if !ok {
+		return "", false
+	}
+	return p.hash(), true
+}
+
+// trusted reports whether anything of the server was ever trusted: from then on
+// what is not pinned is withheld. It takes mu.
+func (s *state) trusted(server string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.trustedLocked(server)
+}
+
+// trustedLocked is trusted for callers that hold mu or changing.mu.
+func (s *state) trustedLocked(server string) bool {
+	for k := range s.pins {
+		if k.server == server {
+			return true
+		}
+	}
+	return false
+}
+
+// pinned returns what was trusted of a server, by name, the instructions first. The
+// caller holds mu or changing.mu.
+func (s *state) pinned(server string) []pin {
+	var all []pin
+	for k, p := range s.pins {
+		if k.server == server {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b pin) int { return strings.Compare(a.Tool, b.Tool) })
+	return all
+}
+
+// callable returns the pin of a tool that may be forwarded to a server that offers
+// o; nil: nobody knows what it offers now. A tool that was not trusted, that is
+// gone, that is not what was trusted or whose exposed name is too long is not
+// callable. It takes mu.
+func (s *state) callable(server, tool string, o *offer) (hash string, ok bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	p, ok := s.pins[pinKey{server, tool}]
+	if !ok || tool == "" || !exposable(server, tool) {
+		return "", false
+	}
+	if o != nil {
+		if now, offered := o.tools[tool]; !offered || !bytes.Equal(now, p.Object) {
+			return "", false
+		}
+	}
+	return p.hash(), true
+}
+
+// callableTools returns the pins of all tools that callable lets pass, by name, and
+// the instructions when they are what was trusted. It takes mu.
+func (s *state) callableTools(server string, o *offer) (tools []pin, instructions string) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, p := range s.pinned(server) {
+		switch {
+		case p.Tool == "":
+			if o == nil || o.instructions == string(p.Object) {
+				instructions = string(p.Object)
+			}
+		case !exposable(server, p.Tool):
+		case o == nil || bytes.Equal(o.tools[p.Tool], p.Object):
+			tools = append(tools, p)
+		}
+	}
+	return tools, instructions
+}
+
+// exposed is the name under which agents see a tool.
+func exposed(server, tool string) string { return server + "_" + tool }
+
+// exposable reports whether agents can be shown a tool under its exposed name.
+func exposable(server, tool string) bool { return len(exposed(server, tool)) <= maxExposed }
+
+// names returns the names of the tools, sorted.
+func (o *offer) names() []string { return slices.Sorted(maps.Keys(o.tools)) }
