@@ -34,6 +34,8 @@ var calls = map[string]call{
 	brokerv1.BrokerService_Can_FullMethodName:           {audit.Explain, "can"},
 	brokerv1.BrokerService_Report_FullMethodName:        {kindRunReport, "report"},
 	brokerv1.BrokerService_Watch_FullMethodName:         {kindRunWatch, "watch"},
+	brokerv1.BrokerService_ListServers_FullMethodName:   {audit.List, "list-servers"},
+	brokerv1.BrokerService_Relay_FullMethodName:         {kindRunRelay, "relay"},
 
 	operatorv1.OperatorService_Status_FullMethodName:         {}, // writes nothing
 	operatorv1.OperatorService_ConfirmClock_FullMethodName:   {kindOperatorClock, "confirm-clock"},

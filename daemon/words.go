@@ -31,6 +31,9 @@ const (
 	kindRunEnd    audit.Kind = "run.end"
 	kindRunReport audit.Kind = "run.report"
 	kindRunWatch  audit.Kind = "run.watch"
+	kindRunRelay  audit.Kind = "run.relay"
+
+	kindCallDone audit.Kind = "call.done" // how a forwarded call ended; nobody waits for it
 
 	kindResourcePut    audit.Kind = "resource.put"
 	kindResourceGet    audit.Kind = "resource.get"

@@ -10,7 +10,7 @@ import (
 // entryKinds are the kinds of entries that this build writes: a filter for any
 // other would silently find nothing.
 var entryKinds = []string{
-	"acquire", "audit.pruned", "authz", "explain", "flag",
+	"acquire", "audit.pruned", "authz", "call", "call.done", "explain", "flag",
 	"grant.create", "grant.deny", "grant.replace", "grant.revoke",
 	"key.handover", "key.rekey", "key.rewrap", "key.rotate", "key.slot_add", "key.slot_remove", "key.slot_replace", "key.slot_test",
 	"launch.disclose", "launch.end", "launch.open", "list", "op.applied", "op.intent", "op.not_applied",
@@ -18,7 +18,7 @@ var entryKinds = []string{
 	"operator.tool", "operator.tool_remove", "operator.watch",
 	"recovered", "release.withheld",
 	"resource.add", "resource.change", "resource.get", "resource.put", "resource.remove", "resource.repin", "resource.revert",
-	"run.end", "run.open", "run.report", "run.watch", "segment.opened",
+	"run.end", "run.open", "run.relay", "run.report", "run.watch", "segment.opened",
 	"subject.add", "subject.disable", "subject.enable", "subject.profile", "subject.profile_remove", "subject.remove", "subject.set", "suppressed",
 	"vault.accept", "vault.backup", "vault.close", "vault.create", "vault.lock", "vault.migrate", "vault.open", "vault.purge", "vault.unlock",
 }

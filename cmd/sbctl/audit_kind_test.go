@@ -11,7 +11,7 @@ import (
 )
 
 // reservedKinds are for what is not built yet.
-var reservedKinds = []string{"auth", "call"}
+var reservedKinds = []string{"auth"}
 
 // Every kind that the daemon and the log write can be asked for and is in the
 // documentation, and no other.
