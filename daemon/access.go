@@ -87,6 +87,24 @@ var needs = map[string]func(st *state, req any) need{
 	operatorv1.OperatorService_ReadAudit_FullMethodName:   fixed(nothing),
 	operatorv1.OperatorService_ListDenials_FullMethodName: fixed(nothing),
 	operatorv1.OperatorService_PruneAudit_FullMethodName:  fixed(nothing),
+
+	operatorv1.OperatorService_AddServer_FullMethodName:      fixed(whenRaised), // runs a command with credentials
+	operatorv1.OperatorService_ListServers_FullMethodName:    fixed(nothing),
+	operatorv1.OperatorService_GetServer_FullMethodName:      fixed(nothing),
+	operatorv1.OperatorService_TrustServer_FullMethodName:    fixed(whenRaised), // lets tools through that were withheld
+	operatorv1.OperatorService_RestartServer_FullMethodName:  fixed(whenRaised), // lifts what a policy has ended
+	operatorv1.OperatorService_ReadServerLogs_FullMethodName: fixed(nothing),
+	operatorv1.OperatorService_RemoveServer_FullMethodName:   fixed(whenRaised), // a wrapped one of that name would be judged without its pins
+
+	operatorv1.OperatorService_ListPolicies_FullMethodName: fixed(nothing),
+	operatorv1.OperatorService_ResetPolicy_FullMethodName:  fixed(whenRaised), // what was used up is there again
+	operatorv1.OperatorService_CallStats_FullMethodName:    fixed(nothing),
+	operatorv1.OperatorService_Metrics_FullMethodName:      fixed(nothing),
+
+	operatorv1.OperatorService_ListApprovals_FullMethodName:  fixed(nothing),
+	operatorv1.OperatorService_DecideApproval_FullMethodName: fixed(always), // nobody approves on their own word
+	operatorv1.OperatorService_RevokeConsent_FullMethodName:  fixed(nothing),
+	operatorv1.OperatorService_WatchApprovals_FullMethodName: fixed(nothing),
 }
 
 func fixed(n need) func(*state, any) need { return func(*state, any) need { return n } }
@@ -370,6 +388,9 @@ var polls = map[string]bool{
 	operatorv1.OperatorService_Status_FullMethodName:      true,
 	operatorv1.OperatorService_GetOperator_FullMethodName: true,
 	operatorv1.OperatorService_WatchEvents_FullMethodName: true,
+
+	operatorv1.OperatorService_WatchApprovals_FullMethodName: true,
+	operatorv1.OperatorService_ListApprovals_FullMethodName:  true,
 }
 
 // authorise lets only plain peers of operators' uids become the operator, and of

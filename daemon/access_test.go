@@ -132,6 +132,24 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 		"ReadAudit":   never("names things"),
 		"ListDenials": never("names things"),
 		"PruneAudit":  never("changes no right"),
+
+		"AddServer":      {{"runs a command with credentials", nil, whenRaised}},
+		"ListServers":    never("names things"),
+		"GetServer":      never("names things"),
+		"TrustServer":    {{"lets tools through that were withheld", nil, whenRaised}},
+		"RestartServer":  {{"lifts what a policy has ended", nil, whenRaised}},
+		"ReadServerLogs": never("changes nothing"),
+		"RemoveServer":   {{"takes its pins away", nil, whenRaised}},
+
+		"ListPolicies": never("names things"),
+		"ResetPolicy":  {{"gives back what was used up", nil, whenRaised}},
+		"CallStats":    never("names things"),
+		"Metrics":      never("names things"),
+
+		"ListApprovals":  never("names things"),
+		"DecideApproval": {{"an answer that nobody can give alone", nil, always}},
+		"RevokeConsent":  never("restricts"),
+		"WatchApprovals": never("names things"),
 	}
 	service := operatorv1.OperatorService_ServiceDesc
 	var names []string

@@ -28,7 +28,34 @@ type ask struct {
 	// open fetches what would be released; nil for requests that release
 	// nothing, such as explain.
 	open func(*opened) error
+	// gate asks a person for what the decision leaves to one; nil: nobody is asked,
+	// and what is gated is refused.
+	gate func(context.Context, grants.Capability, verdict) (gateAnswer, error)
+	// also judges what the grants do not, as the policy of a call; nil: nothing does.
+	also alsoJudges
 }
+
+// alsoJudges is what a request brings along that is judged beside the grants: on
+// the same path, in the same places.
+type alsoJudges interface {
+	// judge comes after the grants have allowed or gated, and may be stricter. It
+	// takes nothing and is called again under the log's mutex.
+	judge(v *verdict)
+	// take is called under the log's mutex for what is allowed, after everything
+	// else was rechecked and before a person's answer and a use are taken. It takes
+	// what the request costs, or is stricter.
+	take(v *verdict)
+	// tell completes the entry. It is called once, under the log's mutex.
+	tell(e *audit.Entry, v verdict)
+	// giveBack returns what was taken: nothing will be done.
+	giveBack()
+	// strict reports whether the entry of what is allowed has to be durable before
+	// anything is done.
+	strict() bool
+}
+
+// acts reports whether something is done, or leaves, when the request is allowed.
+func (a ask) acts() bool { return a.open != nil || a.also != nil }
 
 // ask is a request under the run.
 func (d *Daemon) ask(r *run, kind audit.Kind, capability string) ask {
@@ -70,6 +97,7 @@ type answer struct {
 	seq      uint64
 	decision grants.Outcome
 	reason   wire.Reason
+	gate     gateAnswer // what a person said; its zero value: nobody was asked
 }
 
 // verdict is how an ask ends, as the log will say it.
@@ -80,6 +108,22 @@ type verdict struct {
 	cause   string
 	grant   string
 	limited bool
+	// approval is the card, or the standing answer, that this is about.
+	approval string
+}
+
+// gated is the verdict after a person was asked.
+func (v verdict) gated(g gateAnswer) verdict {
+	v.approval = g.id
+	switch g.outcome {
+	case gateApproved:
+		v.outcome, v.reason, v.cause = grants.Allowed, wire.Allowed, ""
+	case gatePending:
+		v.outcome, v.reason, v.cause = grants.Pending, wire.ApprovalPending, g.cause
+	default:
+		v.outcome, v.reason, v.cause = grants.Denied, g.reason, g.cause
+	}
+	return v
 }
 
 // release is the one path on which content leaves the trusted plane, and on
@@ -96,11 +140,22 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 		return answer{}, d.malformed(ctx, a.peer, a.entry)
 	}
 	v := a.judge(capability)
+	var gate gateAnswer
+	if v.outcome == grants.Pending && a.acts() {
+		if gate, err = a.gate(ctx, capability, v); err != nil {
+			return answer{}, err
+		}
+		if gate.outcome == gateReplay {
+			return answer{decision: grants.Allowed, reason: wire.Allowed, gate: gate}, nil
+		}
+		v = v.gated(gate)
+	}
 	var out opened
 	if a.open != nil && v.outcome == grants.Allowed {
 		switch err := a.open(&out); {
 		case errors.Is(err, errUnread):
 			d.budgets.suppress(a.peer.Key(), d.clock.now())
+			gate.giveBack()
 			return answer{}, wire.Deny(wire.RateLimited)
 		case err != nil:
 			v.failed, v.reason, v.cause = true, openReason(err), openCause(err)
@@ -110,8 +165,8 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	var reserved use
 	spent := false
 	ticket, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
-		v, reserved = d.recheck(a, capability, v, out.created)
-		if v.outcome == grants.Denied {
+		v, reserved = d.recheck(a, capability, v, out.created, gate)
+		if v.outcome == grants.Denied || v.outcome == grants.Pending && a.acts() { // retries fill the disk as well
 			if spent = d.budgets.spend(a.peer.Key(), a.entry.SubjectID, d.clock.now()); !spent {
 				return audit.Entry{}, errOverBudget
 			}
@@ -121,15 +176,23 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	absent := err != nil // the entry is certainly not in the log
 	if errors.Is(err, errOverBudget) {
 		out.wipe()
+		gate.giveBack()
 		return answer{}, wire.Deny(wire.RateLimited)
 	}
-	if err == nil {
-		ticket.Release = a.open != nil && v.outcome == grants.Allowed && !v.failed
+	acts := a.acts() && v.outcome == grants.Allowed && !v.failed
+	if err == nil && (!acts || a.also == nil || a.also.strict()) {
+		ticket.Release = acts
 		err = ticket.Wait(ctx)
 		absent = errors.Is(err, audit.ErrFailed)
 	}
+	if !acts || err != nil { // nothing will be done, whatever the log says of it
+		gate.giveBack()
+	}
 	if err != nil {
 		out.wipe()
+		if acts && a.also != nil && absent {
+			a.also.giveBack()
+		}
 		if reserved.number > 0 && absent {
 			reserved.refund()
 		}
@@ -147,14 +210,14 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	if reserved.last {
 		d.hub.listChanged(a.entry.SubjectID)
 	}
-	return answer{opened: out, seq: ticket.Seq(), decision: v.outcome, reason: v.reason}, nil
+	return answer{opened: out, seq: ticket.Seq(), decision: v.outcome, reason: v.reason, gate: gate}, nil
 }
 
 // errOverBudget stops a denial on its way into the log.
 var errOverBudget = errors.New("the peer's budget for denials is used up")
 
-// judge decides and gates. Until approvals exist nobody can approve: a gated
-// acquire is refused, a gated explain says so.
+// judge decides. What is gated is refused where nobody is asked; an explain says
+// that it is.
 func (a ask) judge(capability grants.Capability) verdict {
 	decision := a.decide(capability)
 	v := verdict{
@@ -164,7 +227,10 @@ func (a ask) judge(capability grants.Capability) verdict {
 		grant:   decision.GrantID,
 		limited: decision.Limited,
 	}
-	if v.outcome == grants.Pending && a.open != nil {
+	if a.also != nil && v.outcome != grants.Denied {
+		a.also.judge(&v)
+	}
+	if v.outcome == grants.Pending && a.acts() && a.gate == nil {
 		v.outcome, v.reason, v.cause = grants.Denied, wire.ApprovalDenied, causeNoApprover
 	}
 	return v
@@ -172,12 +238,16 @@ func (a ask) judge(capability grants.Capability) verdict {
 
 // recheck runs under the log's mutex, the one place where every decision and
 // every restriction is in order: it judges again, ends with the run, makes sure
-// that the name still means the resource that was opened, and reserves the use.
-func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, created time.Time) (verdict, use) {
+// that the name still means the resource that was opened, takes a person's answer
+// and what else there is to take, and reserves the use.
+func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, created time.Time, gate gateAnswer) (verdict, use) {
 	if a.over() {
 		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: string(wire.RunEnded)}, use{}
 	}
 	now := a.judge(capability)
+	if gate.outcome == gateApproved && now.outcome == grants.Pending {
+		now = now.gated(gate)
+	}
 	if now.outcome != grants.Allowed || before.outcome != grants.Allowed {
 		// Whichever was stricter stands: what was not opened cannot be released.
 		if before.outcome != grants.Allowed {
@@ -188,12 +258,23 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, cr
 	if before.failed {
 		return before, use{}
 	}
-	if a.open == nil {
+	if !a.acts() {
 		return now, use{}
 	}
 	st := d.state()
-	if !st.same(capability.Object, created) {
+	if a.open != nil && !st.same(capability.Object, created) {
 		return verdict{outcome: grants.Allowed, failed: true, reason: wire.ResourceChanged, cause: causeReplaced, grant: now.grant}, use{}
+	}
+	if a.also != nil {
+		if a.also.take(&now); now.outcome != grants.Allowed {
+			return now, use{}
+		}
+	}
+	if gate.outcome == gateApproved && !gate.take() { // it was withdrawn in the meantime
+		if a.also != nil {
+			a.also.giveBack()
+		}
+		return verdict{outcome: grants.Denied, reason: wire.ApprovalDenied, cause: causeWithdrawn, grant: now.grant, approval: gate.id}, use{}
 	}
 	if !now.limited {
 		return now, use{}
@@ -203,18 +284,21 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, cr
 }
 
 // result is the entry of an ask that was judged.
-func (a ask) result(capability grants.Capability, v verdict, out *opened, uses uint64) audit.Entry {
-	e := a.entry
+func (a ask) result(capability grants.Capability, v verdict, out *opened, uses uint64) (e audit.Entry) {
+	e = a.entry
 	e.Action = capability.Action.String()
 	if capability.Action.NamesResource() {
 		e.ResourceID = capability.Object
 	} else {
 		e.Capability = a.capability
 	}
-	e.GrantID = v.grant
+	e.GrantID, e.ApprovalID = v.grant, v.approval
 	e.Decision = decisionWord(v)
 	e.ReasonCode = string(v.reason)
 	e.Count = uses
+	if a.also != nil {
+		defer func() { a.also.tell(&e, v) }()
+	}
 	if v.outcome != grants.Allowed || v.failed {
 		e.Cause = v.cause
 		return e
@@ -248,6 +332,7 @@ const (
 	causeMalformed   = "MALFORMED"
 	causeStorage     = "STORAGE"
 	causeReplaced    = "RESOURCE_REPLACED"
+	causeWithdrawn   = "APPROVAL_WITHDRAWN"
 
 	causeSubjectChanged = "SUBJECT_CHANGED"
 )
