@@ -65,7 +65,10 @@ func build(v *view, nested nesting, mark Marker) error {
 		return missing("mounts in a user namespace", mountHint, err)
 	}
 	// Everything that will be shown again is taken in hand before it is covered.
-	broker := b.clone(v.broker, true)
+	var broker *clone
+	if v.broker != "" {
+		broker = b.clone(v.broker, true)
+	}
 	kept := b.cloneAll(v.kept)
 	places := b.cloneAll(v.places)
 	nulls := b.nulls()
@@ -160,6 +163,9 @@ func (b *builder) cloneAll(places []place) map[string]*clone {
 func (b *builder) pin() {
 	pinned := map[string]bool{}
 	for _, path := range []string{b.view.home, b.view.broker} {
+		if path == "" {
+			continue
+		}
 		for _, dir := range parents(path) {
 			if pinned[dir] || unix.Access(filepath.Dir(dir), unix.W_OK) != nil {
 				continue

@@ -64,10 +64,13 @@ func (v *view) landlockRules(abi int) []landlock.Rule {
 	}
 	rules := []landlock.Rule{
 		landlock.PathAccess(ll.AccessFSReadDir, "/"), // nothing is there but what is named below
-		landlock.RODirs("/run", v.broker).IgnoreIfMissing(),
+		landlock.RODirs("/run").IgnoreIfMissing(),
 		landlock.RWDirs("/dev").WithIoctlDev(),
 		landlock.RWDirs("/proc"), // modes and read-only mounts say what may be written
 		writable("/dev/shm", v.runtimeDir, "/run/lock"),
+	}
+	if v.broker != "" {
+		rules = append(rules, landlock.RODirs(v.broker).IgnoreIfMissing())
 	}
 	for _, p := range v.places {
 		switch p.kind {

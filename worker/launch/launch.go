@@ -68,6 +68,9 @@ type Config struct {
 	Sandbox bool
 	// NoNet gives the tree a network of its own, with nothing but loopback.
 	NoNet bool
+	// NoBroker covers the broker's socket too: for what an agent's tools run, which
+	// has nothing to ask there.
+	NoBroker bool
 	// Workspace is the directory that a sandbox may write. Empty means the
 	// working directory. Unused without Sandbox.
 	Workspace string

@@ -42,6 +42,9 @@ func (*Tree) Wait() (code int, err error) { return 1, unsupported() }
 // Died is 0.
 func (*Tree) Died() syscall.Signal { return 0 }
 
+// Signal does nothing.
+func (*Tree) Signal(syscall.Signal) {}
+
 // DieOf does nothing.
 func (*Tree) DieOf(syscall.Signal) {}
 

@@ -322,6 +322,14 @@ func (t *Tree) handOn(sig os.Signal) {
 	t.term.look() // WINCH, CONT: another size, or in the foreground again
 }
 
+// Signal has Wait hand sig on as if this process had got it. It does not wait.
+func (t *Tree) Signal(sig syscall.Signal) {
+	select {
+	case t.signals <- sig:
+	default: // so many are waiting that one more says nothing
+	}
+}
+
 // suspend stops this process as the command was stopped, so that the shell
 // that started it takes over, and goes on when the shell says so.
 func (t *Tree) suspend(sig syscall.Signal) {

@@ -147,6 +147,10 @@ func viewOf(cfg Config, around surroundings) (*view, error) {
 		v.hide(other, true, "the home of a broker")
 	}
 	v.hide(filepath.Join(socketDir, "operator"), true, "the operator's socket")
+	if cfg.NoBroker {
+		v.broker = ""
+		v.hide(broker, true, "the broker's socket")
+	}
 	for _, c := range slices.Clone(v.covers) {
 		for _, other := range aliases(all, c.path) {
 			v.hide(other, true, "another path to "+c.path)
@@ -177,7 +181,7 @@ func lookup(environ []string, name string) string {
 // hide adds a cover for what path leads to, when it is there and not covered yet.
 func (v *view) hide(path string, secret bool, why string) {
 	resolved, err := filepath.EvalSymlinks(path)
-	if err != nil || within(resolved, v.broker) {
+	if err != nil || v.broker != "" && within(resolved, v.broker) {
 		return
 	}
 	for _, top := range ownTops {
@@ -537,7 +541,9 @@ func (v *view) rules() []Rule {
 			add(c.path, AccessHidden, c.why)
 		}
 	}
-	add(v.broker, AccessRead, "the broker's socket")
+	if v.broker != "" {
+		add(v.broker, AccessRead, "the broker's socket")
+	}
 	if v.sandbox {
 		for _, p := range v.places {
 			switch p.kind {
