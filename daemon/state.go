@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"subjectbroker/grants"
+	"subjectbroker/grants/rules"
 	"subjectbroker/vault"
 )
 
@@ -23,6 +24,7 @@ type state struct {
 
 	launches map[string]launchRow // that have a row; see Daemon.launches for what has become of them
 	pins     map[pinKey]pin       // what was trusted of servers
+	policies map[policyKey]*rules.Compiled
 	meters   *meters              // what policies have counted; it has a mutex of its own
 }
 
@@ -50,7 +52,7 @@ type endedGrant struct {
 const keptEnded = 1000
 
 func newState() *state {
-	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), pins: map[pinKey]pin{}}
+	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), pins: map[pinKey]pin{}, policies: map[policyKey]*rules.Compiled{}}
 }
 
 // used is the number of times a grant was used. The caller holds mu.
