@@ -84,6 +84,11 @@ var calls = map[string]call{
 	operatorv1.OperatorService_ReadAudit_FullMethodName:   {kindOperatorRead, "read-audit"},
 	operatorv1.OperatorService_ListDenials_FullMethodName: {kindOperatorRead, "list-denials"},
 	operatorv1.OperatorService_PruneAudit_FullMethodName:  {kindOperatorPrune, "prune-audit"},
+
+	operatorv1.OperatorService_ListApprovals_FullMethodName:  {kindOperatorRead, "list-approvals"},
+	operatorv1.OperatorService_DecideApproval_FullMethodName: {kindApprovalApprove, "decide-approval"},
+	operatorv1.OperatorService_RevokeConsent_FullMethodName:  {kindApprovalVoid, "revoke-consent"},
+	operatorv1.OperatorService_WatchApprovals_FullMethodName: {kindOperatorWatch, "watch-approvals"},
 }
 
 // exempt reports whether an RPC writes no entry: status, also the operator's own,

@@ -25,8 +25,9 @@ type ask struct {
 	decide func(grants.Capability) grants.Decision
 	// over reports that whoever asked is not entitled to an answer any more.
 	over func() bool
-	// open fetches what would be released; nil for requests that release
-	// nothing, such as explain.
+	// open fetches what would be released, or sees to it that what is allowed can be
+	// done; nil for requests that release nothing, such as explain. Its error may be
+	// a *wire.Error.
 	open func(*opened) error
 	// gate asks a person for what the decision leaves to one; nil: nobody is asked,
 	// and what is gated is refused.
@@ -262,7 +263,7 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, cr
 		return now, use{}
 	}
 	st := d.state()
-	if a.open != nil && !st.same(capability.Object, created) {
+	if a.open != nil && capability.Action.NamesResource() && !st.same(capability.Object, created) {
 		return verdict{outcome: grants.Allowed, failed: true, reason: wire.ResourceChanged, cause: causeReplaced, grant: now.grant}, use{}
 	}
 	if a.also != nil {
@@ -303,7 +304,7 @@ func (a ask) result(capability grants.Capability, v verdict, out *opened, uses u
 		e.Cause = v.cause
 		return e
 	}
-	if a.open != nil {
+	if a.open != nil && capability.Action.NamesResource() {
 		e.Disclosed = disclosedYes
 		n := int64(len(out.content))
 		e.Bytes = &n
@@ -414,6 +415,9 @@ func openReason(err error) wire.Reason {
 
 // openCause is the operator's word for it.
 func openCause(err error) string {
+	if typed, ok := errors.AsType[*wire.Error](err); ok && typed.Cause != "" {
+		return typed.Cause
+	}
 	switch {
 	case errors.Is(err, regfile.ErrMissing):
 		return "FILE_MISSING"
