@@ -173,8 +173,45 @@ func FuzzDecodeKeyring(f *testing.F) {
 	})
 }
 
+// A state row with meters is the second form; one without stays the first, which
+// builds of before meters read.
+func TestStateWithMeters(t *testing.T) {
+	with := vectorState()
+	with.meters = []byte("counted")
+	plain, more := vectorState().encode(), with.encode()
+	if !bytes.Contains(plain, []byte("sb/state/v1")) || !bytes.Contains(more, []byte("sb/state/v2")) {
+		t.Error("the labels do not say which form it is")
+	}
+	for _, state := range []*stateRow{vectorState(), with} {
+		got, err := decodeState(state.encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(state, got, cmp.AllowUnexported(stateRow{})); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	empty := bytes.Replace(more, []byte("\x00\x00\x00\x07counted"), []byte("\x00\x00\x00\x00"), 1)
+	for name, p := range map[string][]byte{
+		"meters under the first label": bytes.Replace(more, []byte("sb/state/v2"), []byte("sb/state/v1"), 1),
+		"none under the second":        bytes.Replace(plain, []byte("sb/state/v1"), []byte("sb/state/v2"), 1),
+		"empty ones":                   empty,
+		"a third label":                bytes.Replace(more, []byte("sb/state/v2"), []byte("sb/state/v3"), 1),
+	} {
+		if _, err := decodeState(p); err == nil {
+			t.Errorf("%s: decoded", name)
+		}
+	}
+	if bytes.Equal(empty, more) {
+		t.Error("nothing was cut out")
+	}
+}
+
 func FuzzDecodeState(f *testing.F) {
 	f.Add(vectorState().encode())
+	withMeters := vectorState()
+	withMeters.meters = []byte("counted")
+	f.Add(withMeters.encode())
 	f.Add((&stateRow{}).encode())
 	f.Fuzz(func(t *testing.T, p []byte) {
 		state, err := decodeState(p)

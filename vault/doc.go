@@ -78,6 +78,8 @@
 //	recipient lp(KIND, salt, passes:u32, memoryKiB:u32, threads:u32, public[32])
 //	state    lp("sb/state/v1", generation:u64, count:u64, acc[32], position, position, highWater:i64, bootID,
 //	            lp(grantID, uses:u64) …)                                  grant ids rise
+//	            or lp("sb/state/v2", …, bootID, meters, …) with the same before and after; meters are the caller's,
+//	            exact where the counters are, and never empty
 //	position lp(segment:u32, seq:u64, hash[32])                           newest known; where the counters are exact
 //	record   lp("sb/record/v1", name, type, kind, note, domain, owner, created:i64, updated:i64, byUID:u32,
 //	            file, version …)                                          versions 1, 2, … without a gap

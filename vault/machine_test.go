@@ -263,11 +263,12 @@ func (m *machine) checkpoint(t *rapid.T) {
 	marks := vault.Marks{
 		Checkpoint: vault.Checkpoint{Segment: 1, Seq: rapid.Uint64Range(0, 100).Draw(t, "seq")},
 		Uses:       rapid.MapOf(rapid.StringN(1, 10, -1), rapid.Uint64()).Draw(t, "uses"),
+		Meters:     rapid.SampledFrom([][]byte{nil, []byte("counted"), []byte("counted more")}).Draw(t, "meters"),
 		HighWater:  m.now, BootID: "boot",
 	}
 	want(t, m.v.WriteCheckpoint(marks), nil)
 	s := &m.model.state
-	s.UsesAt, s.Uses, s.HighWater, s.BootID = marks.Checkpoint, marks.Uses, marks.HighWater, marks.BootID
+	s.UsesAt, s.Uses, s.Meters, s.HighWater, s.BootID = marks.Checkpoint, marks.Uses, marks.Meters, marks.HighWater, marks.BootID
 	if marks.Checkpoint.Seq >= s.Checkpoint.Seq {
 		s.Checkpoint = marks.Checkpoint
 	}

@@ -7,7 +7,12 @@ import (
 	"time"
 )
 
-const stateLabel = "sb/state/v1"
+// Labels of the state row. The second has one field more, before the uses; it is written only when there is
+// something in it, so that a vault without is one that builds of before it open.
+const (
+	stateLabel     = "sb/state/v1"
+	stateLabelMore = "sb/state/v2"
+)
 
 // Checkpoint is a position in the audit log. The zero value means that there is no log yet.
 type Checkpoint struct {
@@ -27,6 +32,8 @@ type State struct {
 	// Checkpoint, because a mutation moves Checkpoint but knows nothing of uses.
 	UsesAt Checkpoint
 	Uses   map[string]uint64 // by grant ID
+	// Meters is what the caller counts beside, exact at UsesAt like Uses; the vault does not look into it.
+	Meters []byte `json:",omitempty"`
 	// HighWater is the latest wall-clock time seen; zero if none was.
 	HighWater time.Time
 	BootID    string // boot during which HighWater was written
@@ -36,6 +43,7 @@ type State struct {
 type Marks struct {
 	Checkpoint Checkpoint
 	Uses       map[string]uint64 // exact as of Checkpoint
+	Meters     []byte            // likewise; empty: none
 	HighWater  time.Time
 	BootID     string
 }
@@ -49,19 +57,31 @@ type stateRow struct {
 	usesAt     Checkpoint
 	highWater  time.Time
 	bootID     string
+	meters     []byte // nil: none
 	uses       map[string]uint64
 }
 
 func (s *stateRow) setMarks(m Marks) {
 	s.checkpoint, s.usesAt, s.uses = m.Checkpoint, m.Checkpoint, maps.Clone(m.Uses)
+	s.meters = nil
+	if len(m.Meters) > 0 {
+		s.meters = slices.Clone(m.Meters)
+	}
 	s.highWater, s.bootID = m.HighWater, m.BootID
 }
 
 func (s *stateRow) encode() []byte {
 	sum := s.acc.bytes()
-	b := newLP(make([]byte, 0, 256+40*len(s.uses)), 8+len(s.uses)).text(stateLabel)
+	label, fields := stateLabel, 8+len(s.uses)
+	if len(s.meters) > 0 {
+		label, fields = stateLabelMore, fields+1
+	}
+	b := newLP(make([]byte, 0, 256+40*len(s.uses)+len(s.meters)), fields).text(label)
 	b = b.u64(s.generation).u64(s.count).bytes(sum[:])
 	b = b.position(s.checkpoint).position(s.usesAt).time(s.highWater).text(s.bootID)
+	if label == stateLabelMore {
+		b = b.bytes(s.meters)
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.uses)) {
 		var mark int
 		b, mark = b.nest(2)
@@ -72,10 +92,18 @@ func (s *stateRow) encode() []byte {
 
 func decodeState(p []byte) (*stateRow, error) {
 	r := readLP(p)
-	r.label(stateLabel)
+	label := r.text()
+	if label != stateLabel && label != stateLabelMore {
+		return nil, errEncoding
+	}
 	s := &stateRow{generation: r.u64(), count: r.u64(), acc: accFrom(r.hash())}
 	s.checkpoint, s.usesAt = r.position(), r.position()
 	s.highWater, s.bootID = r.time(), r.text()
+	if label == stateLabelMore {
+		if s.meters = slices.Clone(r.bytes()); len(s.meters) == 0 {
+			return nil, errEncoding
+		}
+	}
 	s.uses = make(map[string]uint64, min(r.left, 1<<16))
 	last := ""
 	for r.more() {
@@ -116,6 +144,7 @@ func (s *stateRow) public(digest [32]byte) State {
 		Checkpoint: s.checkpoint,
 		UsesAt:     s.usesAt,
 		Uses:       maps.Clone(s.uses),
+		Meters:     slices.Clone(s.meters),
 		HighWater:  s.highWater,
 		BootID:     s.bootID,
 	}
