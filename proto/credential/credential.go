@@ -1,0 +1,48 @@
+// Package credential knows the shapes of tokens and private keys. What looks like
+// one is not filed as an ordinary document, and not shown where arguments of an
+// agent are.
+//
+// It protects people from an oversight. It is no scanner: content that it does not
+// recognise may still be secret.
+package credential
+
+import "regexp"
+
+// credentials are the shapes of tokens and keys that are worth asking about.
+// Each is anchored by its issuer's prefix, so that prose does not match.
+var credentials = []struct {
+	what  string
+	shape *regexp.Regexp
+}{
+	{"a private key", regexp.MustCompile(`-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----`)},
+	{"a private key", regexp.MustCompile(`PuTTY-User-Key-File-[0-9]+:`)},
+	{"an age secret key", regexp.MustCompile(`AGE-SECRET-KEY-1[0-9A-Z]{20,}`)},
+	{"a GitHub token", regexp.MustCompile(`\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})`)},
+	{"a GitLab token", regexp.MustCompile(`\bgl(?:pat|dt|ptt|rt|cbt|ft|soat|imt|agent)-[A-Za-z0-9_-]{16,}`)},
+	{"an API key", regexp.MustCompile(`\bsk-[A-Za-z0-9_-]{20,}`)},
+	{"a payment key", regexp.MustCompile(`\b[sr]k_(?:live|test)_[A-Za-z0-9]{16,}`)},
+	{"an AWS access key", regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`)},
+	{"a Google API key", regexp.MustCompile(`\bAIza[0-9A-Za-z_-]{35}`)},
+	{"a Google OAuth token", regexp.MustCompile(`\bya29\.[0-9A-Za-z_-]{20,}`)},
+	{"a Slack token", regexp.MustCompile(`\bxox[abeoprs]-[0-9A-Za-z-]{10,}`)},
+	{"a Slack token", regexp.MustCompile(`\bxapp-[0-9]-[0-9A-Za-z-]{10,}`)},
+	{"an npm token", regexp.MustCompile(`\bnpm_[A-Za-z0-9]{30,}`)},
+	{"a PyPI token", regexp.MustCompile(`\bpypi-[A-Za-z0-9_-]{16,}`)},
+	{"a Hugging Face token", regexp.MustCompile(`\bhf_[A-Za-z0-9]{30,}`)},
+	{"a SendGrid key", regexp.MustCompile(`\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}`)},
+	{"a DigitalOcean token", regexp.MustCompile(`\bdo[opr]_v1_[a-f0-9]{32,}`)},
+	{"a Vault token", regexp.MustCompile(`\bhv[sbr]\.[A-Za-z0-9_-]{20,}`)},
+	{"an agent key", regexp.MustCompile(`\bak_live_[0-9A-Za-z]{20,}`)},
+	{"a signed token (JWT)", regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`)},
+}
+
+// Find says what b looks like, when it looks like a known token or a private key,
+// or holds one.
+func Find(b []byte) (what string, found bool) {
+	for _, credential := range credentials {
+		if credential.shape.Match(b) {
+			return credential.what, true
+		}
+	}
+	return "", false
+}
