@@ -194,7 +194,6 @@ func TestStateWithMeters(t *testing.T) {
 	empty := bytes.Replace(more, []byte("\x00\x00\x00\x07counted"), []byte("\x00\x00\x00\x00"), 1)
 	for name, p := range map[string][]byte{
 		"meters under the first label": bytes.Replace(more, []byte("sb/state/v2"), []byte("sb/state/v1"), 1),
-		"none under the second":        bytes.Replace(plain, []byte("sb/state/v1"), []byte("sb/state/v2"), 1),
 		"empty ones":                   empty,
 		"a third label":                bytes.Replace(more, []byte("sb/state/v2"), []byte("sb/state/v3"), 1),
 	} {
