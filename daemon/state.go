@@ -25,7 +25,7 @@ type state struct {
 	launches map[string]launchRow // that have a row; see Daemon.launches for what has become of them
 	pins     map[pinKey]pin       // what was trusted of servers
 	policies map[policyKey]*rules.Compiled
-	meters   *meters              // what policies have counted; it has a mutex of its own
+	meters   *meters // what policies have counted; it has a mutex of its own
 }
 
 // facts is what a decision needs to know of a resource.
