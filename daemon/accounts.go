@@ -85,6 +85,14 @@ var calls = map[string]call{
 	operatorv1.OperatorService_ListDenials_FullMethodName: {kindOperatorRead, "list-denials"},
 	operatorv1.OperatorService_PruneAudit_FullMethodName:  {kindOperatorPrune, "prune-audit"},
 
+	operatorv1.OperatorService_AddServer_FullMethodName:      {kindServerAdd, "add-server"},
+	operatorv1.OperatorService_ListServers_FullMethodName:    {kindServerRead, "list-servers"},
+	operatorv1.OperatorService_GetServer_FullMethodName:      {kindServerRead, "get-server"},
+	operatorv1.OperatorService_TrustServer_FullMethodName:    {kindServerTrust, "trust-server"},
+	operatorv1.OperatorService_RestartServer_FullMethodName:  {kindServerRestart, "restart-server"},
+	operatorv1.OperatorService_ReadServerLogs_FullMethodName: {kindServerRead, "read-server-logs"},
+	operatorv1.OperatorService_RemoveServer_FullMethodName:   {kindServerRemove, "remove-server"},
+
 	operatorv1.OperatorService_ListApprovals_FullMethodName:  {kindOperatorRead, "list-approvals"},
 	operatorv1.OperatorService_DecideApproval_FullMethodName: {kindApprovalApprove, "decide-approval"},
 	operatorv1.OperatorService_RevokeConsent_FullMethodName:  {kindApprovalVoid, "revoke-consent"},

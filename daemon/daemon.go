@@ -87,6 +87,7 @@ type Daemon struct {
 	launches *launches
 	hub      *hub
 	hosts    *hosts
+	offers   *offers
 	budgets  budgets
 	doors    *doors
 	guard    *guard
@@ -219,7 +220,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.life, d.endLife = context.WithCancel(context.Background())
 	d.upkeep = newUpkeep()
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
-	d.hosts = newHosts(d)
+	d.hosts, d.offers = newHosts(d), newOffers()
 	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(settings.noGuard), newSessions()
 	d.passwd, d.groups = passwdFile, groupFile
 	if d.socketDir == "" {

@@ -2,12 +2,16 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"subjectbroker/vault"
 )
 
 // bucketPins holds one row for each tool that was trusted, named SERVER/TOOL, and
@@ -44,6 +48,11 @@ func pinHash(object []byte) string {
 	sum := sha256.Sum256(object)
 	return hex.EncodeToString(sum[:])
 }
+
+func (p pin) key() pinKey { return pinKey{p.Server, p.Tool} }
+
+// row is the name of its row. A server's name holds no slash.
+func (p pin) row() string { return p.Server + "/" + p.Tool }
 
 // pinKey names a pin in the state.
 type pinKey struct{ server, tool string }
@@ -143,3 +152,106 @@ func exposable(server, tool string) bool { return len(exposed(server, tool)) <= 
 
 // names returns the names of the tools, sorted.
 func (o *offer) names() []string { return slices.Sorted(maps.Keys(o.tools)) }
+
+// pinsChange trusts what is in added and forgets what is in gone.
+func (o operator) pinsChange(ctx context.Context, added, gone []pin) change {
+	forgotten := o.pinsRemoval(ctx, gone)
+	c := change{
+		write: func(tx *vault.Tx) error {
+			for _, p := range added {
+				row, err := encodePin(p)
+				if err == nil {
+					err = tx.Put(bucketPins, p.row(), row)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		// What was trusted before under that name is not any more.
+		restrict: func(st *state) {
+			for _, p := range added {
+				delete(st.pins, p.key())
+			}
+		},
+		permit: func(st *state) {
+			for _, p := range added {
+				st.pins[p.key()] = p
+			}
+		},
+		after: func() { o.d.hub.listChanged() },
+	}
+	for _, p := range added {
+		e := o.entry(ctx, kindServerTrust)
+		e.Server, e.Tool, e.Pin = p.Server, p.Tool, p.hash()
+		c.effects = append(c.effects, e)
+	}
+	return joined(c, forgotten)
+}
+
+// pinsRemoval forgets what was trusted. Its effects may be empty.
+func (o operator) pinsRemoval(ctx context.Context, gone []pin) change {
+	c := change{
+		write: func(tx *vault.Tx) error {
+			for _, p := range gone {
+				if err := tx.Delete(bucketPins, p.row()); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		restrict: func(st *state) {
+			for _, p := range gone {
+				delete(st.pins, p.key())
+			}
+		},
+	}
+	for _, p := range gone {
+		e := o.entry(ctx, kindServerForget)
+		e.Server, e.Tool, e.Pin = p.Server, p.Tool, p.hash()
+		c.effects = append(c.effects, e)
+	}
+	return c
+}
+
+// offers is what was last seen to be offered, by server, whoever ran it. Hosted
+// servers are asked by the daemon; what wrapped ones offer is the word of an agent,
+// for the operator to look at.
+type offers struct {
+	mu   sync.Mutex
+	seen map[string]*seenOffer
+}
+
+// seenOffer is one server's.
+type seenOffer struct {
+	*offer
+	at   time.Time
+	told map[string]string // what was told of it that was not trusted: hash, by name
+	last time.Time         // when that was
+}
+
+func newOffers() *offers { return &offers{seen: map[string]*seenOffer{}} }
+
+// of returns what a server was last seen to offer; nil when nobody knows.
+func (os *offers) of(server string) *offer {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	if s, ok := os.seen[server]; ok {
+		return s.offer
+	}
+	return nil
+}
+
+// names returns the servers of which that is known, sorted.
+func (os *offers) names() []string {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	return slices.Sorted(maps.Keys(os.seen))
+}
+
+func (os *offers) forget(server string) {
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	delete(os.seen, server)
+}

@@ -22,8 +22,9 @@ type state struct {
 	uses    map[string]uint64
 	ended   []endedGrant // newest last
 
-	launches map[string]launchRow // that have a row; see Daemon.launches for what has become of them
-	pins     map[pinKey]pin       // what was trusted of servers
+	launches map[string]launchRow     // that have a row; see Daemon.launches for what has become of them
+	servers  map[string]grants.Server // that were added
+	pins     map[pinKey]pin           // what was trusted of servers
 	policies map[policyKey]*rules.Compiled
 	meters   *meters // what policies have counted; it has a mutex of its own
 }
@@ -52,7 +53,7 @@ type endedGrant struct {
 const keptEnded = 1000
 
 func newState() *state {
-	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), pins: map[pinKey]pin{}, policies: map[policyKey]*rules.Compiled{}}
+	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), servers: map[string]grants.Server{}, pins: map[pinKey]pin{}, policies: map[policyKey]*rules.Compiled{}}
 }
 
 // used is the number of times a grant was used. The caller holds mu.

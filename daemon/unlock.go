@@ -496,6 +496,7 @@ func (d *Daemon) reload() error {
 	}
 	st.mu.Lock()
 	st.set, st.catalog, st.names, st.ended, st.launches = fresh.set, fresh.catalog, fresh.names, fresh.ended, fresh.launches
+	st.servers, st.pins = fresh.servers, fresh.pins
 	st.mu.Unlock()
 	d.hub.listChanged()
 	return nil

@@ -61,6 +61,18 @@ const (
 	kindGrantReplace audit.Kind = "grant.replace"
 	kindGrantRevoke  audit.Kind = "grant.revoke"
 
+	kindServerAdd     audit.Kind = "server.add"
+	kindServerSet     audit.Kind = "server.set" // another command, url, environment or headers
+	kindServerRemove  audit.Kind = "server.remove"
+	kindServerTrust   audit.Kind = "server.trust"   // one for each tool, whose pin it holds; without a tool: the instructions
+	kindServerForget  audit.Kind = "server.forget"  // what was trusted is not any more
+	kindServerChanged audit.Kind = "server.changed" // it offers what was not trusted; count: how much of it
+	kindServerStart   audit.Kind = "server.start"
+	kindServerStop    audit.Kind = "server.stop"
+	kindServerKill    audit.Kind = "server.kill"
+	kindServerRestart audit.Kind = "server.restart"
+	kindServerRead    audit.Kind = "server.read" // an operator looked at servers, or at what they logged
+
 	kindOperatorRead   audit.Kind = "operator.read"
 	kindOperatorWatch  audit.Kind = "operator.watch"
 	kindOperatorClock  audit.Kind = "operator.clock"
@@ -80,4 +92,7 @@ const (
 	decisionError   = "error"
 	decisionPending = "pending"
 	disclosedYes    = "yes"
+
+	disclosedNo        = "no"        // it was used where the subject cannot see it
+	disclosedReachable = "reachable" // it was used where a hostile subject could get it
 )

@@ -19,6 +19,8 @@ var entryKinds = []string{
 	"recovered", "release.withheld",
 	"resource.add", "resource.change", "resource.get", "resource.put", "resource.remove", "resource.repin", "resource.revert",
 	"run.end", "run.open", "run.relay", "run.report", "run.watch", "segment.opened",
+	"server.add", "server.changed", "server.forget", "server.kill", "server.read", "server.remove", "server.restart", "server.set", "server.start",
+	"server.stop", "server.trust",
 	"subject.add", "subject.disable", "subject.enable", "subject.profile", "subject.profile_remove", "subject.remove", "subject.set", "suppressed",
 	"vault.accept", "vault.backup", "vault.close", "vault.create", "vault.lock", "vault.migrate", "vault.open", "vault.purge", "vault.unlock",
 }
