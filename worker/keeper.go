@@ -33,6 +33,7 @@ type Keeper struct {
 	err     error
 	settled chan struct{} // closed when the next attempt has ended
 	stopped bool
+	relays  map[relayKey]*relaySlot
 }
 
 // Event is one thing that happened to the kept run.

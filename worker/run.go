@@ -40,6 +40,8 @@ type Run struct {
 	broker brokerv1.BrokerServiceClient
 	over   chan struct{}
 	end    func()
+
+	unjudged budget // arguments of calls, over all relays
 }
 
 // Resource is the name of something that the subject may read now.
@@ -88,11 +90,19 @@ func Open(ctx context.Context, config Config) (*Run, error) {
 		return nil, wire.FromError(err)
 	}
 	broker := brokerv1.NewBrokerServiceClient(conn)
-	opened, err := broker.OpenRun(ctx, &brokerv1.OpenRunRequest{
+	request := &brokerv1.OpenRunRequest{
 		Api:         wire.API,
 		ShimVersion: config.plainVersion(),
 		Claim:       &brokerv1.OpenRunRequest_Subject{Subject: &brokerv1.SubjectClaim{Subject: config.Subject, Profile: config.Profile}},
-	})
+	}
+	opened, err := broker.OpenRun(ctx, request)
+	if err != nil && wire.MinAPI < wire.API && wire.FromError(err).Reason == wire.PlatformUnsupported {
+		// A daemon that was not restarted since the update still serves what it knew.
+		request.Api = wire.MinAPI
+		if older, again := broker.OpenRun(ctx, request); again == nil {
+			opened, err = older, nil
+		}
+	}
 	if err == nil && (opened.GetApi() < wire.MinAPI || opened.GetApi() > wire.API) {
 		err = otherAPI(opened.GetApi())
 	}
@@ -151,6 +161,21 @@ func (r *Run) List(ctx context.Context) ([]Resource, error) {
 		resources[i] = Resource{Name: one.GetName(), Kind: one.GetKind(), Size: one.GetSize()}
 	}
 	return resources, nil
+}
+
+// Servers names the hosted servers of which the subject may call a tool now,
+// sorted. A daemon without relays has none.
+func (r *Run) Servers(ctx context.Context) ([]string, error) {
+	if r.API < relayAPI {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
+	listed, err := r.broker.ListServers(ctx, &brokerv1.ListServersRequest{RunId: r.ID})
+	if err != nil {
+		return nil, r.fail(err)
+	}
+	return listed.GetServers(), nil
 }
 
 // Acquire asks for the content of one resource.
@@ -219,6 +244,7 @@ const (
 	ListChanged                           // what the subject may read is different now
 	ResourceUpdated                       // the content of one readable resource is different now
 	RunEnded                              // the run has ended; nothing follows
+	ServersChanged                        // which hosted servers or tools may be called is different now
 )
 
 // Watch tells each change to fn, from this goroutine, until the run or ctx ends
@@ -243,6 +269,8 @@ func (r *Run) Watch(ctx context.Context, fn func(Change)) error {
 			fn(Change{Kind: Watching})
 		case *brokerv1.WatchResponse_ListChanged:
 			fn(Change{Kind: ListChanged})
+		case *brokerv1.WatchResponse_ServersChanged:
+			fn(Change{Kind: ServersChanged})
 		case *brokerv1.WatchResponse_ResourceUpdated:
 			fn(Change{Kind: ResourceUpdated, Resource: event.ResourceUpdated.GetResourceId()})
 		case *brokerv1.WatchResponse_RunEnded:

@@ -16,9 +16,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// API numbers of the broker contract: API is spoken, MinAPI still served.
+// API numbers of the broker contract: API is spoken, MinAPI still served. Calls
+// of tools are judged from 2 on.
 const (
-	API    = 1
+	API    = 2
 	MinAPI = 1
 )
 

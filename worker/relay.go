@@ -1,0 +1,727 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	"subjectbroker/proto/wire"
+)
+
+// Limits of one relay. The daemon has limits of its own; these keep below them,
+// so that what reaches it is always read at once, a cancellation included.
+const (
+	maxRelayCalls = 48        // calls that wait for the daemon
+	maxArguments  = 10 << 20  // bytes of the arguments of one call
+	maxUnjudged   = 16 << 20  // bytes of arguments that wait for the daemon, of all relays of one run
+	pieceSize     = 256 << 10 // bytes of one piece of arguments
+	maxMeta       = 64 << 10  // bytes of RelayCall.Meta
+	maxAnswer     = 65 << 20  // bytes of one answer of a hosted server
+	maxReplay     = 1 << 20   // bytes of an answer in a RelayOutcome
+	maxListed     = 4 << 20   // bytes of all that one Listed says
+	maxToolObject = 1 << 20   // bytes of one tool's object
+)
+
+// Deadlines of a call. A daemon that judges answers at once; one that asks a
+// person says so, and then waits as long as its policy tells it.
+const (
+	judgeDeadline  = 30 * time.Second
+	personDeadline = 6 * time.Minute
+)
+
+// relayAPI is the first API number with relays.
+const relayAPI = 2
+
+// RelayMode says who runs the server that a relay is about.
+type RelayMode int
+
+// The modes of a relay.
+const (
+	// Wrapped: the worker plane runs it. The daemon judges, the caller forwards.
+	Wrapped RelayMode = iota + 1
+	// Hosted: the daemon has it run. It judges, forwards and returns answers.
+	Hosted
+)
+
+// RelayConfig says which server a relay is about.
+type RelayConfig struct {
+	// Server is its name. Required.
+	Server string
+	// Mode says who runs it. Required.
+	Mode RelayMode
+	// Tools is told what may be called, first and whenever that changes. Nil means
+	// that nobody wants to know. Like Killed it is called from the goroutine that
+	// reads the stream: it must not block, nor wait for an answer of the relay.
+	Tools func(RelayTools)
+	// Killed is told, at most once, that policy or the operator ends the session.
+	// The relay is over right after.
+	Killed func(RelayKill)
+}
+
+// RelayTools is what may be called now.
+type RelayTools struct {
+	// Tools are sorted by name. Those of a wrapped server have no object.
+	Tools []ServerTool
+	// Instructions of a hosted server, when they are trusted.
+	Instructions string
+	// Trusted: what is not in Tools is withheld. It is false only for a wrapped
+	// server that nobody trusted yet: it is judged by policy alone.
+	Trusted bool
+}
+
+// ServerTool is one tool as its server describes it.
+type ServerTool struct {
+	// Name at the server, exact bytes.
+	Name string
+	// Object is the whole object from tools/list: compact, UTF-8, members sorted by
+	// name at every level, numbers as they were written.
+	Object []byte
+}
+
+// RelayKill says why a session ends.
+type RelayKill struct {
+	Message string // for the agent
+	Policy  string // that decided; empty: the operator did
+}
+
+// RelayCall is one message of the client that has to be judged.
+type RelayCall struct {
+	// Method, trimmed and in lower case.
+	Method string
+	// Tool is its name at the server, exact bytes; empty for other methods.
+	Tool string
+	// Arguments are one JSON object, exactly as it is forwarded; at most 10 MiB.
+	Arguments []byte
+	// Progress: the client asked for progress.
+	Progress bool
+	// Meta, for a hosted server, are the members of _meta that go to it, one JSON
+	// object of at most 64 KiB; empty when there are none.
+	Meta []byte
+	// Waiting is told that a person is asked. Nil means that nobody wants to know.
+	// Like Progressed it must not block.
+	Waiting func(approvalID string)
+	// Progressed is told of a hosted server's progress: the parameters of its
+	// notification without the token, one JSON object. Nil means that nobody wants
+	// to know. It is not called any more once the call has returned.
+	Progressed func(params []byte)
+}
+
+// RelayVerdict is the daemon's judgement of one call.
+type RelayVerdict struct {
+	// ID is the call's number on its relay; see Outcome.
+	ID uint64
+	// Forward: a wrapped call may be forwarded now, a hosted one was.
+	Forward bool
+	// Code of the JSON-RPC error to answer otherwise; 0 means that the answer is a
+	// tool result with isError.
+	Code int
+	// Message for the agent with its next step; Next is that step alone.
+	Message, Next string
+	// Policy that decided, and its action: block, kill or request_approval. Both
+	// can be empty.
+	Policy, Action string
+	// Reason is the public reason code.
+	Reason wire.Reason
+	// ApprovalID is the request for approval that this is about; empty for none.
+	ApprovalID string
+	// Approved: a person approved this call, and Outcome wants the answer.
+	Approved bool
+	// Replay is the answer to an identical call that was approved and ran before
+	// anybody got its answer: a whole result, or a whole error object when
+	// ReplayError is set. Nil: there is none.
+	Replay      []byte
+	ReplayError bool
+}
+
+// RelayEnd says how a forwarded call ended.
+type RelayEnd int
+
+// The ends of a call.
+const (
+	EndOK        = RelayEnd(brokerv1.RelayEnd_RELAY_END_OK)         // a result
+	EndToolError = RelayEnd(brokerv1.RelayEnd_RELAY_END_TOOL_ERROR) // a result that says isError
+	EndError     = RelayEnd(brokerv1.RelayEnd_RELAY_END_ERROR)      // a JSON-RPC error
+	EndTransport = RelayEnd(brokerv1.RelayEnd_RELAY_END_TRANSPORT)  // no answer
+	EndCancelled = RelayEnd(brokerv1.RelayEnd_RELAY_END_CANCELLED)  // the client did not wait for it
+)
+
+// RelayOutcome says how a call to a wrapped server ended.
+type RelayOutcome struct {
+	ID  uint64 // of the verdict
+	End RelayEnd
+	// Answer is the result or error object of a call that was approved. One over
+	// 1 MiB is not kept.
+	Answer []byte
+	// Delivered: the client has the answer.
+	Delivered bool
+}
+
+// RelayAnswer is what came of a call to a hosted server.
+type RelayAnswer struct {
+	// Verdict: without Forward there is nothing else.
+	Verdict RelayVerdict
+	// End says what Object is: a result, or an error object for EndError. With
+	// EndTransport there is none: the server could not be reached.
+	End    RelayEnd
+	Object []byte
+}
+
+// Relay judges the messages of one client to one server. It ends with its run at
+// the latest; another is opened under the next one. It is safe for concurrent
+// use, a call that waits holds up no other, and every error of its methods is a
+// *wire.Error.
+type Relay struct {
+	// Methods beyond the harmless ones that policy lets pass when the relay opened.
+	Methods []string
+
+	run    *Run
+	config RelayConfig
+	stream grpc.BidiStreamingClient[brokerv1.RelayRequest, brokerv1.RelayResponse]
+	cancel context.CancelFunc
+	over   chan struct{}
+	calls  chan struct{} // one token for each call that waits for the daemon
+
+	sending chan struct{} // held while the stream is written
+	pieces  chan struct{} // held while arguments in pieces are written
+	nextID  uint64        // guarded by sending
+
+	mu      sync.Mutex
+	waiting map[uint64]*RelayPending
+	trusted bool
+	tools   RelayTools
+	told    chan struct{} // closed when tools come
+	err     *wire.Error   // set before over is closed
+}
+
+// RelayPending is a call that the daemon judges.
+type RelayPending struct {
+	relay  *Relay
+	id     uint64
+	call   RelayCall
+	weight int // of its arguments
+
+	asked   chan struct{} // closed when a person is asked
+	decided chan struct{} // closed once verdict is set
+	done    chan struct{} // closed once answer is complete
+
+	// Written by the reader of the stream before decided or done is closed.
+	verdict RelayVerdict
+	isAsked bool
+	judged  bool
+	answer  []byte
+	end     RelayEnd
+
+	release func() // gives back what the call holds of the relay's limits
+}
+
+// Relay opens a relay for one server; ctx is for opening it alone. Errors are
+// ACCESS_DENIED when the subject has nothing to do with the server,
+// PLATFORM_UNSUPPORTED when the daemon is too old to judge calls, and those of
+// every other request.
+func (r *Run) Relay(ctx context.Context, config RelayConfig) (*Relay, error) {
+	switch {
+	case config.Server == "" || config.Mode != Wrapped && config.Mode != Hosted:
+		return nil, wire.Deny(wire.InvalidArgument)
+	case r.API < relayAPI:
+		return nil, &wire.Error{Reason: wire.PlatformUnsupported, Message: "the daemon is of an older version and judges no calls of tools: it must be restarted"}
+	}
+	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	relay := &Relay{
+		run: r, config: config, cancel: cancel, over: make(chan struct{}), calls: make(chan struct{}, maxRelayCalls),
+		sending: make(chan struct{}, 1), pieces: make(chan struct{}, 1), waiting: map[uint64]*RelayPending{}, told: make(chan struct{}),
+	}
+	opening, opened := context.WithTimeout(ctx, openDeadline)
+	defer opened()
+	stop := context.AfterFunc(opening, cancel)
+	err := relay.open(streaming)
+	if !stop() || err != nil {
+		cancel()
+		if ended := opening.Err(); ended != nil {
+			err = ended
+		}
+		return nil, r.fail(err)
+	}
+	go relay.read()
+	return relay, nil
+}
+
+// open sends the first message and waits for its answer.
+func (r *Relay) open(ctx context.Context) (err error) {
+	if r.stream, err = r.run.broker.Relay(ctx); err != nil {
+		return err
+	}
+	mode := brokerv1.RelayMode_RELAY_MODE_WRAPPED
+	if r.config.Mode == Hosted {
+		mode = brokerv1.RelayMode_RELAY_MODE_HOSTED
+	}
+	// An error of Send is told by Recv in full.
+	_ = r.stream.Send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Open{Open: &brokerv1.RelayOpen{RunId: r.run.ID, Server: r.config.Server, Mode: mode}}})
+	first, err := r.stream.Recv()
+	if err != nil {
+		return err
+	}
+	opened := first.GetOpened()
+	if opened == nil {
+		return wire.Deny(wire.InternalError)
+	}
+	r.Methods, r.trusted = opened.GetMethods(), opened.GetTrusted()
+	return nil
+}
+
+// Over is closed when the relay has ended, whoever ended it.
+func (r *Relay) Over() <-chan struct{} { return r.over }
+
+// Err says why the relay is over; nil while it is not.
+func (r *Relay) Err() error {
+	select {
+	case <-r.over:
+		return r.err
+	default:
+		return nil
+	}
+}
+
+// Close ends the relay. Calls that wait get an error.
+func (r *Relay) Close() { r.cancel() }
+
+// Trusted says whether what Tools does not list is withheld.
+func (r *Relay) Trusted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.trusted
+}
+
+// Begin has a call judged and returns once the daemon was asked: calls are asked
+// in the order in which Begin is called. It waits while too many others wait for
+// the daemon.
+func (r *Relay) Begin(ctx context.Context, call RelayCall) (*RelayPending, error) {
+	if len(call.Arguments) > maxArguments || len(call.Meta) > maxMeta {
+		return nil, wire.Deny(wire.ResourceTooLarge)
+	}
+	p := &RelayPending{
+		relay: r, call: call, weight: len(call.Arguments),
+		asked: make(chan struct{}), decided: make(chan struct{}), done: make(chan struct{}),
+	}
+	if err := r.admit(ctx, p); err != nil {
+		return nil, err
+	}
+	if err := r.ask(ctx, p); err != nil {
+		r.forget(p)
+		return nil, err
+	}
+	return p, nil
+}
+
+// admit waits until there is room for p.
+func (r *Relay) admit(ctx context.Context, p *RelayPending) error {
+	if err := hold(ctx, r, r.calls); err != nil {
+		return err
+	}
+	if err := r.run.unjudged.take(ctx, r.over, p.weight); err != nil {
+		<-r.calls
+		return r.ended(err)
+	}
+	p.release = sync.OnceFunc(func() {
+		r.run.unjudged.give(p.weight)
+		<-r.calls
+	})
+	return nil
+}
+
+// ask sends p. Arguments in pieces are not mixed with those of another call:
+// the daemon could be left with many parts and no whole.
+func (r *Relay) ask(ctx context.Context, p *RelayPending) error {
+	rest := p.call.Arguments
+	if len(rest) > pieceSize {
+		if err := hold(ctx, r, r.pieces); err != nil {
+			return err
+		}
+		defer func() { <-r.pieces }()
+	}
+	first := rest[:min(len(rest), pieceSize)]
+	rest = rest[len(first):]
+	message := &brokerv1.RelayCall{
+		Method: p.call.Method, Tool: p.call.Tool, Arguments: first, More: len(rest) > 0, Progress: p.call.Progress, Meta: p.call.Meta,
+	}
+	err := r.send(ctx, func() *brokerv1.RelayRequest {
+		r.nextID++
+		p.id, message.Id = r.nextID, r.nextID
+		r.mu.Lock()
+		r.waiting[p.id] = p
+		r.mu.Unlock()
+		return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: message}}
+	})
+	for err == nil && len(rest) > 0 {
+		piece := rest[:min(len(rest), pieceSize)]
+		rest = rest[len(piece):]
+		// Once begun the message is finished, whatever becomes of ctx: a part
+		// would keep its place at the daemon.
+		err = r.send(context.WithoutCancel(ctx), func() *brokerv1.RelayRequest {
+			return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: &brokerv1.RelayCall{Id: p.id, Arguments: piece, More: len(rest) > 0}}}
+		})
+	}
+	return err
+}
+
+// send writes one message; make is called once it is its turn.
+func (r *Relay) send(ctx context.Context, message func() *brokerv1.RelayRequest) error {
+	if err := hold(ctx, r, r.sending); err != nil {
+		return err
+	}
+	defer func() { <-r.sending }()
+	// A daemon that does not read is none: the stream ends, and with it the wait.
+	defer time.AfterFunc(judgeDeadline, r.cancel).Stop()
+	if err := r.stream.Send(message()); err != nil {
+		<-r.over // the reader learns why
+		return r.err
+	}
+	return nil
+}
+
+// hold takes a place in gate, unless ctx or the relay ends first.
+func hold(ctx context.Context, r *Relay, gate chan struct{}) error {
+	select {
+	case gate <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case gate <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return wire.FromError(ctx.Err())
+	case <-r.over:
+		return r.err
+	}
+}
+
+// ended is why the relay is over, or else err.
+func (r *Relay) ended(err error) error {
+	if over := r.Err(); over != nil {
+		return over
+	}
+	return wire.FromError(err)
+}
+
+// forget gives up on p: what still comes for it means nothing.
+func (r *Relay) forget(p *RelayPending) {
+	r.mu.Lock()
+	delete(r.waiting, p.id)
+	r.mu.Unlock()
+	p.release()
+}
+
+// abandon tells the daemon that nobody waits for p any more.
+func (r *Relay) abandon(p *RelayPending) {
+	r.forget(p)
+	r.mu.Lock()
+	forwarded := p.judged && p.verdict.Forward && r.config.Mode == Wrapped
+	r.mu.Unlock()
+	if forwarded { // as it was meant; it will not be
+		r.neverForwarded(p.id)
+		return
+	}
+	go func() { // the daemon may be slow to read, and nobody waits for this
+		_ = r.send(context.Background(), func() *brokerv1.RelayRequest {
+			return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Cancel{Cancel: &brokerv1.RelayCancel{Id: p.id}}}
+		})
+	}()
+}
+
+// neverForwarded tells the daemon that a call which it allowed came too late.
+func (r *Relay) neverForwarded(id uint64) {
+	go func() { _ = r.Outcome(context.Background(), RelayOutcome{ID: id, End: EndCancelled}) }()
+}
+
+// Asked is closed when the daemon asks a person about the call.
+func (p *RelayPending) Asked() <-chan struct{} { return p.asked }
+
+// Verdict waits for the judgement. When ctx ends first the call is cancelled:
+// nothing may be forwarded, and if the daemon allowed it at that moment it is
+// told that nothing was.
+func (p *RelayPending) Verdict(ctx context.Context) (RelayVerdict, error) {
+	if err := p.wait(ctx); err != nil {
+		return RelayVerdict{}, err
+	}
+	if p.relay.config.Mode == Wrapped || !p.verdict.Forward {
+		p.relay.forget(p)
+	}
+	return p.verdict, nil
+}
+
+// wait waits for the judgement, in time.
+func (p *RelayPending) wait(ctx context.Context) error {
+	late := time.NewTimer(judgeDeadline)
+	defer late.Stop()
+	asked := p.asked
+	for {
+		select {
+		case <-p.decided:
+			return nil
+		case <-asked:
+			asked = nil
+			late.Reset(personDeadline)
+			continue
+		case <-p.relay.over:
+			select {
+			case <-p.decided: // it came before the end
+				return nil
+			default:
+			}
+			p.relay.forget(p)
+			return p.relay.err
+		case <-late.C:
+			p.relay.abandon(p)
+			return wire.Deny(wire.BrokerUnavailable)
+		case <-ctx.Done():
+			p.relay.abandon(p)
+			return wire.FromError(ctx.Err())
+		}
+	}
+}
+
+// Judge is Begin and Verdict.
+func (r *Relay) Judge(ctx context.Context, call RelayCall) (RelayVerdict, error) {
+	p, err := r.Begin(ctx, call)
+	if err != nil {
+		return RelayVerdict{}, err
+	}
+	return p.Verdict(ctx)
+}
+
+// Call has a call to a hosted server judged and, when it is allowed, returns what
+// the server answered. When ctx ends the call is cancelled, at the server too.
+func (r *Relay) Call(ctx context.Context, call RelayCall) (RelayAnswer, error) {
+	p, err := r.Begin(ctx, call)
+	if err != nil {
+		return RelayAnswer{}, err
+	}
+	verdict, err := p.Verdict(ctx)
+	if err != nil || !verdict.Forward {
+		return RelayAnswer{Verdict: verdict}, err
+	}
+	select {
+	case <-p.done:
+	case <-r.over:
+		select {
+		case <-p.done: // it came before the end
+		default:
+			r.forget(p)
+			return RelayAnswer{}, r.err
+		}
+	case <-ctx.Done():
+		r.abandon(p)
+		return RelayAnswer{}, wire.FromError(ctx.Err())
+	}
+	r.forget(p)
+	return RelayAnswer{Verdict: verdict, End: p.end, Object: p.answer}, nil
+}
+
+// Outcome tells the daemon how a call to a wrapped server ended, once for each
+// that was forwarded. It does not wait for the daemon.
+func (r *Relay) Outcome(ctx context.Context, o RelayOutcome) error {
+	answer := o.Answer
+	if len(answer) > maxReplay {
+		answer = nil
+	}
+	return r.send(ctx, func() *brokerv1.RelayRequest {
+		return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{
+			Id: o.ID, End: brokerv1.RelayEnd(o.End), Answer: answer, Delivered: o.Delivered,
+		}}}
+	})
+}
+
+// Listed tells the daemon what a wrapped server offers, all pages of it, and
+// returns what may be called of it: the daemon's next word on that, or its last
+// one when none comes before ctx ends. Left out, and so withheld from a server
+// that is trusted, are tools over 1 MiB and what is beyond 4 MiB in all.
+func (r *Relay) Listed(ctx context.Context, tools []ServerTool, instructions string) (RelayTools, error) {
+	listed := &brokerv1.RelayListed{Instructions: instructions}
+	room := maxListed - len(instructions)
+	for _, tool := range tools {
+		size := len(tool.Name) + len(tool.Object)
+		if len(tool.Object) > maxToolObject || size > room {
+			continue
+		}
+		room -= size + 16
+		listed.Tools = append(listed.Tools, &brokerv1.ServerTool{Name: tool.Name, Object: tool.Object})
+	}
+	r.mu.Lock()
+	told := r.told
+	r.mu.Unlock()
+	err := r.send(ctx, func() *brokerv1.RelayRequest {
+		return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Listed{Listed: listed}}
+	})
+	if err != nil {
+		return RelayTools{}, err
+	}
+	if r.Trusted() {
+		select {
+		case <-told:
+		case <-ctx.Done():
+		case <-r.over:
+			return RelayTools{}, r.err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.tools
+	now.Trusted = r.trusted
+	return now, nil
+}
+
+// read takes in what the daemon says until the stream ends.
+func (r *Relay) read() {
+	defer r.cancel()
+	for {
+		message, err := r.stream.Recv()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				err = wire.Deny(wire.BrokerUnavailable)
+			}
+			r.err = wire.FromError(r.run.fail(err))
+			close(r.over)
+			return
+		}
+		r.hear(message)
+	}
+}
+
+// hear takes in one message.
+func (r *Relay) hear(message *brokerv1.RelayResponse) {
+	switch said := message.GetMessage().(type) {
+	case *brokerv1.RelayResponse_Verdict:
+		r.hearVerdict(said.Verdict)
+	case *brokerv1.RelayResponse_Waiting:
+		if p := r.find(said.Waiting.GetId()); p != nil && !p.isAsked && !p.judged {
+			p.isAsked = true
+			close(p.asked)
+			if p.call.Waiting != nil {
+				p.call.Waiting(said.Waiting.GetApprovalId())
+			}
+		}
+	case *brokerv1.RelayResponse_Answer:
+		r.hearAnswer(said.Answer)
+	case *brokerv1.RelayResponse_Progress:
+		if p := r.find(said.Progress.GetId()); p != nil && p.call.Progressed != nil {
+			p.call.Progressed(said.Progress.GetParams())
+		}
+	case *brokerv1.RelayResponse_Tools:
+		r.hearTools(said.Tools)
+	case *brokerv1.RelayResponse_Kill:
+		if r.config.Killed != nil {
+			r.config.Killed(RelayKill{Message: said.Kill.GetMessage(), Policy: said.Kill.GetPolicy()})
+		}
+	}
+}
+
+// find is the call with a number; nil when nobody waits for it.
+func (r *Relay) find(id uint64) *RelayPending {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waiting[id]
+}
+
+// hearVerdict takes in a judgement, under the lock: whoever gives up on the call
+// either finds it or is found to have given up.
+func (r *Relay) hearVerdict(v *brokerv1.RelayVerdict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.waiting[v.GetId()]
+	switch {
+	case p == nil && v.GetForward() && r.config.Mode == Wrapped:
+		r.neverForwarded(v.GetId())
+		return
+	case p == nil || p.judged:
+		return
+	}
+	p.judged = true
+	p.verdict = RelayVerdict{
+		ID: v.GetId(), Forward: v.GetForward(), Code: int(v.GetCode()), Message: v.GetMessage(), Next: v.GetNext(),
+		Policy: v.GetPolicy(), Action: v.GetAction(), Reason: wire.Reason(v.GetReasonCode()), ApprovalID: v.GetApprovalId(),
+		Approved: v.GetApproved(), Replay: v.GetReplay(), ReplayError: v.GetReplayError(),
+	}
+	close(p.decided)
+}
+
+// hearAnswer collects the pieces of an answer. One beyond all bounds is none.
+func (r *Relay) hearAnswer(a *brokerv1.RelayAnswer) {
+	p := r.find(a.GetId())
+	if p == nil || !p.judged || p.end != 0 {
+		return
+	}
+	p.answer = append(p.answer, a.GetPiece()...)
+	tooLong := len(p.answer) > maxAnswer
+	if a.GetMore() && !tooLong {
+		return
+	}
+	p.end = RelayEnd(a.GetEnd())
+	if tooLong || p.end == 0 {
+		p.end = EndTransport
+	}
+	if p.end == EndTransport {
+		p.answer = nil
+	}
+	close(p.done)
+}
+
+func (r *Relay) hearTools(t *brokerv1.RelayTools) {
+	tools := RelayTools{Instructions: t.GetInstructions(), Trusted: true}
+	for _, one := range t.GetTools() {
+		tools.Tools = append(tools.Tools, ServerTool{Name: one.GetName(), Object: one.GetObject()})
+	}
+	r.mu.Lock()
+	r.tools, r.trusted = tools, true
+	close(r.told)
+	r.told = make(chan struct{})
+	r.mu.Unlock()
+	if r.config.Tools != nil {
+		r.config.Tools(tools)
+	}
+}
+
+// budget is a number of bytes that several share.
+type budget struct {
+	mu    sync.Mutex
+	taken int
+	freed chan struct{} // closed, and made anew, when something was given back
+}
+
+// take waits until there is room for n bytes; alone, any n fits.
+func (b *budget) take(ctx context.Context, over <-chan struct{}, n int) error {
+	for {
+		b.mu.Lock()
+		if b.taken == 0 || b.taken+n <= maxUnjudged {
+			b.taken += n
+			b.mu.Unlock()
+			return nil
+		}
+		if b.freed == nil {
+			b.freed = make(chan struct{})
+		}
+		freed := b.freed
+		b.mu.Unlock()
+		select {
+		case <-freed:
+		case <-over:
+			return wire.Deny(wire.BrokerUnavailable)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (b *budget) give(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken -= n
+	if b.freed != nil {
+		close(b.freed)
+		b.freed = nil
+	}
+}
