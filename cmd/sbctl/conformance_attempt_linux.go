@@ -46,7 +46,7 @@ func (c attemptCmd) Run(ctx context.Context, a *app) error {
 		"account": c.becomeAccount, "later": c.later, "look": c.look, "input": c.input, "pose": c.pose,
 	}
 	attempt, ok := attempts[c.What]
-	needsNothing := []string{"victim", "nested", "linger", "leave", "stay", "inject", "operator", "input"}
+	needsNothing := []string{"victim", "nested", "linger", "leave", "stay", "inject", "operator"}
 	if !ok || len(c.Args) == 0 && !slices.Contains(needsNothing, c.What) {
 		return refuse("making an attempt", "there is none of this name")
 	}

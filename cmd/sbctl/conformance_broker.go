@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"subjectbroker/cmd/sbctl/internal/stdiomcp"
@@ -584,6 +586,9 @@ func (b *brokerLayer) locked(ctx context.Context) error {
 	}
 }
 
+// passphrasePause is how long at least no passphrase is taken after a wrong one.
+const passphrasePause = time.Second
+
 // authenticated has the operator known by a passphrase, and a subject that must
 // be in a launch. It comes last: from here on the examination would need it.
 func (c *conformance) authenticated(ctx context.Context, supported bool) error {
@@ -629,12 +634,67 @@ func (c *conformance) authenticated(ctx context.Context, supported bool) error {
 	}
 	c.expect(layerBroker, "tier.minimum", plain == wire.ExitDenied && bound == 0, "a plain process opens no run for a subject that must be in a launch%s: exit codes %d and %d",
 		map[bool]string{true: ", and a launch does"}[supported], plain, bound)
+	if err := c.oneConnection(ctx, passphrase, grant); err != nil {
+		return err
+	}
+	began := time.Now()
 	_, wrong, err := c.sbctlWith(ctx, "not "+passphrase, append(grant, "--passphrase-fd", "3")...)
 	if err != nil {
 		return err
 	}
+	_, next, err := c.sbctlWith(ctx, passphrase, append(grant, "--passphrase-fd", "3")...)
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
 	c.expect(layerBroker, "operator.passphrase", without == wire.ExitDenied && with == 0 && wrong == wire.ExitDenied,
 		"once a subject must be in a launch, a process of the operator's uid grants nothing without the operator's passphrase, something with it, and nothing with a wrong one: exit codes %d, %d and %d", without, with, wrong)
+	c.expect(layerBroker, "operator.pause", took >= passphrasePause, "after a wrong passphrase the right one is not taken at once, but after a pause: %s, exit code %d", took.Round(time.Millisecond), next)
+	return nil
+}
+
+// oneConnection opens a session and has another process of the same uid do what
+// only the session may.
+func (c *conformance) oneConnection(ctx context.Context, passphrase string, needy []string) error {
+	console := exec.CommandContext(ctx, c.self, "console", "--passphrase-fd", "3")
+	console.Env, console.WaitDelay = c.environment(), stopPatience
+	console.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the person's terminal is not for it to ask on
+	typed, err := console.StdinPipe()
+	if err != nil {
+		return err
+	}
+	said, err := console.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer read.Close()
+	console.ExtraFiles = []*os.File{read}
+	_, err = write.WriteString(passphrase) // a pipe holds more than that
+	if err = errors.Join(err, write.Close()); err != nil {
+		return err
+	}
+	if err := console.Start(); err != nil {
+		return err
+	}
+	inside := ""
+	if _, err = fmt.Fprintln(typed, strings.Join(needy, " ")); err == nil {
+		inside, _ = bufio.NewReader(said).ReadString('\n') // what it does is answered with an id
+	}
+	var outside int
+	if err == nil {
+		_, outside, err = c.sbctl(ctx, needy...)
+	}
+	_ = typed.Close()
+	_ = console.Wait() // it ends as its last line did
+	if err != nil {
+		return err
+	}
+	c.expect(layerBroker, "operator.session", inside != "" && outside == wire.ExitDenied,
+		"while a session is open, its own connection grants (%t) and another process of the operator's uid does not: exit code %d", inside != "", outside)
 	return nil
 }
 

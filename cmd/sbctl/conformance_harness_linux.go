@@ -57,6 +57,8 @@ type escape struct {
 	kernel bool
 	// bound: whether a launch holds it. A sandbox without network holds all.
 	bound bool
+	// closed: the attacked process holds it itself, against everybody but root.
+	closed bool
 }
 
 // escapes are all that worker/probe knows. What a machine without launches holds
@@ -65,7 +67,7 @@ func escapes(abi int, supported bool) []escape {
 	list := []escape{}
 	add := func(kernel, bound bool, ids ...string) {
 		for _, id := range ids {
-			list = append(list, escape{id, kernel, bound})
+			list = append(list, escape{id: id, kernel: kernel, bound: bound})
 		}
 	}
 	add(false, true, "home.key", "home.vault", "home.config", "home.log", "home.write", "socket.replace",
@@ -78,7 +80,9 @@ func escapes(abi int, supported bool) []escape {
 	add(false, true, "process.signal")
 	add(true, true, "process.descriptor")
 	for _, name := range []string{"daemon", "shim"} {
-		add(true, true, name+".memory", name+".ptrace", name+".environ", name+".descriptor")
+		for _, what := range []string{"memory", "ptrace", "environ", "descriptor"} {
+			list = append(list, escape{id: name + "." + what, kernel: true, bound: true, closed: true})
+		}
 		add(false, true, name+".signal")
 	}
 	add(true, true, "namespaces.join")
@@ -409,6 +413,8 @@ func (h *harness) judge(e escape, tried string, worked map[string]bool, words ma
 	switch {
 	case !made:
 		h.note(layerHarness, tierCooperative+"."+e.id, checkUnsupported, "%s: %s", tried, words[tierCooperative])
+	case control && e.closed && os.Geteuid() != 0:
+		h.note(layerHarness, tierCooperative+"."+e.id, checkFail, "%s: %s although that process closes itself", tried, words[tierCooperative])
 	case control:
 		h.note(layerHarness, tierCooperative+"."+e.id, checkNotProvided, "not provided in tier cooperative: %s: %s", tried, words[tierCooperative])
 	case e.kernel:

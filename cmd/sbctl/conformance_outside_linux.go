@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -172,40 +173,57 @@ func reads(a *app, path string) error {
 	return err
 }
 
-// inputs starts trees with the home as their standard input.
+// inputs starts trees to which the home is open: as their standard input, and as
+// a descriptor that their starter just had.
 func (h *harness) inputs(ctx context.Context, supported bool) error {
-	h.progress("handing the home over as standard input")
-	worked, words := map[string]bool{}, map[string]string{}
-	for _, tier := range harnessTiers {
-		if tier != tierCooperative && (!supported || !h.gives(tier)) {
-			continue
+	h.progress("handing the home over as a descriptor")
+	for _, way := range []struct {
+		id, tried string
+		fd        int
+	}{
+		{"stdin", "a directory, the home, as standard input", 0},
+		{"inherited", "the home, open in whoever starts the tree", inheritedFD},
+	} {
+		worked, words := map[string]bool{}, map[string]string{}
+		for _, tier := range harnessTiers {
+			if tier != tierCooperative && (!supported || !h.gives(tier)) {
+				continue
+			}
+			said, code, err := h.withHome(ctx, way.fd, h.from(tier, h.self, "__attempt", "input", strconv.Itoa(way.fd)))
+			switch {
+			case err != nil:
+				return err
+			case code == 0:
+				worked[tier], words[tier] = said == "true", "the key was read through it: "+said
+			case code == wire.ExitUsage:
+				worked[tier], words[tier] = false, "refused: "+said
+			default:
+				words[tier] = fmt.Sprintf("exit code %d: %s", code, said)
+			}
 		}
-		said, code, err := h.withHome(ctx, h.from(tier, h.self, "__attempt", "input"))
-		switch {
-		case err != nil:
-			return err
-		case code == 0:
-			worked[tier], words[tier] = said == "true", "the key was read through it: "+said
-		case code == wire.ExitUsage:
-			worked[tier], words[tier] = false, "refused: "+said
-		default:
-			words[tier] = fmt.Sprintf("exit code %d: %s", code, said)
-		}
+		h.judge(escape{id: way.id, bound: true}, way.tried, worked, words)
 	}
-	h.judge(escape{id: "stdin", bound: true}, "a directory, the home, as standard input", worked, words)
 	return nil
 }
 
-// withHome runs a command line with the home as standard input, and returns what
-// it said.
-func (h *harness) withHome(ctx context.Context, line []string) (said string, code int, err error) {
+// inheritedFD is a descriptor that nobody who starts programs uses.
+const inheritedFD = 20
+
+// withHome runs a command line with the home as one of its descriptors, and
+// returns what it said.
+func (h *harness) withHome(ctx context.Context, fd int, line []string) (said string, code int, err error) {
 	home, err := os.Open(h.home)
 	if err != nil {
 		return "", 0, err
 	}
 	defer home.Close()
 	cmd := h.command(ctx, line[0], line[1:]...)
-	cmd.Stdin = home
+	if fd == 0 {
+		cmd.Stdin = home
+	} else {
+		cmd.ExtraFiles = make([]*os.File, fd-2) // which begin at 3; nil is closed
+		cmd.ExtraFiles[fd-3] = home
+	}
 	out, err := cmd.CombinedOutput()
 	said = oneLine(strings.TrimSpace(string(out)))
 	if exit, exited := errors.AsType[*exec.ExitError](err); exited {
@@ -214,9 +232,9 @@ func (h *harness) withHome(ctx context.Context, line []string) (said string, cod
 	return said, 0, err
 }
 
-// input reads the key through standard input, which is a directory.
-func (attemptCmd) input(_ context.Context, a *app) error {
-	return reads(a, filepath.Join("/proc/self/fd/0", filepath.Base(place.KeyFile("/"))))
+// input reads the key through a descriptor, which is a directory.
+func (c attemptCmd) input(_ context.Context, a *app) error {
+	return reads(a, filepath.Join("/proc/self/fd", c.Args[0], filepath.Base(place.KeyFile("/"))))
 }
 
 // impostors listen where somebody outside is told that the broker's sockets are.
