@@ -113,14 +113,21 @@ func (a *accounts) members(gid uint32) (uids []uint32, listed bool, strangers []
 	return slices.Compact(uids), listed, strangers
 }
 
-// groupOf finds the group whose members are exactly uids; owner may be one of
-// them or not, because a socket's owner needs no group. A group that names its
-// members goes before one that only is somebody's own.
-func (a *accounts) groupOf(uids []uint32, owner uint32) (gid uint32, ok bool) {
+// listed are the uids that have a gid beside their own.
+func (a *accounts) listed(gid uint32) []uint32 {
+	uids, _, _ := a.members(gid)
+	return slices.DeleteFunc(uids, func(uid uint32) bool { return slices.Contains(a.primary[gid], uid) })
+}
+
+// groupOf finds the group whose members are exactly uids, among those that usable
+// says sbd can give a socket to; owner may be one of them or not, because a
+// socket's owner needs no group. A group that names its members goes before one
+// that only is somebody's own.
+func (a *accounts) groupOf(uids []uint32, owner uint32, usable func(gid uint32) bool) (gid uint32, ok bool) {
 	want := without(uids, owner)
 	best := 0
 	for _, g := range a.groups {
-		if g.gid == 0 {
+		if g.gid == 0 || !usable(g.gid) {
 			continue
 		}
 		members, listed, strangers := a.members(g.gid)
@@ -145,9 +152,10 @@ func without(uids []uint32, one uint32) []uint32 {
 	return slices.Compact(rest)
 }
 
-// recipe says which group is missing and how to make it. named is the name that
-// such a group has in the documentation.
-func (a *accounts) recipe(uids []uint32, owner uint32, named string) string {
+// recipe says which group is missing and how to make it. here is the group that
+// the socket's directory has, and named the name that such a group has in the
+// documentation.
+func (a *accounts) recipe(uids []uint32, owner, here uint32, named string) string {
 	want := without(uids, owner)
 	var names, nameless []string
 	for _, uid := range want {
@@ -160,13 +168,33 @@ func (a *accounts) recipe(uids []uint32, owner uint32, named string) string {
 	if len(nameless) > 0 {
 		return "no account has uid " + strings.Join(nameless, ", ") + ": make it first, for example useradd --uid " + nameless[0] + " NAME"
 	}
-	what := fmt.Sprintf("no group has exactly uid %s as members", joinUIDs(want))
+	if name, ok := a.names[owner]; ok && owner != 0 {
+		names = append(names, name) // or it could not give the group a socket
+	}
+	if gid, ok := a.groupOf(uids, owner, func(gid uint32) bool { return slices.Contains(a.listed(gid), owner) }); ok {
+		return fmt.Sprintf("sbd was started before it was a member of group %d: start it again", gid)
+	}
+	what := fmt.Sprintf("no group of sbd's has exactly uid %s as members", joinUIDs(want))
+	if mended := a.mended(here, named); mended != "" {
+		return what + ": gpasswd --members " + strings.Join(names, ",") + " " + mended
+	}
+	return what + ": groupadd --users " + strings.Join(names, ",") + " " + named + ", then start sbd again"
+}
+
+// mended is the group that is there already and only has other members: the
+// directory's, unless that is root's or somebody's own, or the documented one.
+func (a *accounts) mended(here uint32, named string) string {
 	for _, g := range a.groups {
-		if g.name == named {
-			return what + ": gpasswd --members " + strings.Join(names, ",") + " " + named
+		if g.gid == here && here != 0 && len(a.primary[here]) == 0 {
+			return g.name
 		}
 	}
-	return what + ": groupadd --users " + strings.Join(names, ",") + " " + named
+	for _, g := range a.groups {
+		if g.name == named {
+			return named
+		}
+	}
+	return ""
 }
 
 func joinUIDs(uids []uint32) string {

@@ -54,9 +54,13 @@ func TestGroupOfExactlyTheseUIDs(t *testing.T) {
 		"root's group":                    {"root:x:0:worker\n", []uint32{1001}, 0},
 		"an empty one":                    {"g:x:50:\n", []uint32{1001}, 0},
 		"lines that are none":             {"# g:x:50:worker\ng:x:fifty:worker\nh:x:51\n+:::\n", []uint32{1001}, 0},
+		"one that sbd is not in":          {"g:x:60:worker\n", []uint32{1001}, 0},
+		"an account's own":                {"other:x:1002:other\ng:x:50:other,worker\n", []uint32{1002}, 0},
+		"another beside it":               {"f:x:60:worker\ng:x:50:worker\n", []uint32{1001}, 50},
 		"its own number is nobody's name": {"g:x:50:1001\n", []uint32{1001}, 0},
 	} {
-		gid, ok := accountsOf(t, somePasswd, tc.groups).groupOf(tc.uids, 900)
+		// These two are those that sbd is not in.
+		gid, ok := accountsOf(t, somePasswd, tc.groups).groupOf(tc.uids, 900, func(gid uint32) bool { return gid != 60 && gid != 1002 })
 		if ok != (tc.want != 0) || gid != tc.want {
 			t.Errorf("%s: group %d (%v), want %d", name, gid, ok, tc.want)
 		}
@@ -64,18 +68,22 @@ func TestGroupOfExactlyTheseUIDs(t *testing.T) {
 }
 
 func TestRecipes(t *testing.T) {
-	a := accountsOf(t, somePasswd, "sb-subjects:x:50:alice\n")
+	a := accountsOf(t, somePasswd, "sb-subjects:x:50:alice\nagents:x:51:alice\nnew:x:52:other,sb\nsb:x:900:\n")
 	for name, tc := range map[string]struct {
 		uids  []uint32
+		here  uint32 // the group of the directory
 		named string
 		want  string
 	}{
-		"a new group":           {[]uint32{1002, 1001}, "sb-operators", "no group has exactly uid 1001, 1002 as members: groupadd --users worker,other sb-operators"},
-		"one that is there":     {[]uint32{1001}, "sb-subjects", "no group has exactly uid 1001 as members: gpasswd --members worker sb-subjects"},
-		"without the daemon":    {[]uint32{900, 1001}, "sb-subjects", "gpasswd --members worker sb-subjects"},
-		"a uid without account": {[]uint32{1001, 4242}, "sb-subjects", "no account has uid 4242: make it first, for example useradd --uid 4242 NAME"},
+		"a new group":                {[]uint32{1002, 1001}, 900, "sb-operators", "no group of sbd's has exactly uid 1001, 1002 as members: groupadd --users worker,other,sb sb-operators, then start sbd again"},
+		"one that is there":          {[]uint32{1001}, 900, "sb-subjects", "no group of sbd's has exactly uid 1001 as members: gpasswd --members worker,sb sb-subjects"},
+		"one of another name":        {[]uint32{1001}, 51, "sb-subjects", "gpasswd --members worker,sb agents"},
+		"root's own":                 {[]uint32{1001}, 0, "sb-operators", "groupadd --users worker,sb sb-operators"},
+		"with the daemon":            {[]uint32{900, 1001}, 50, "sb-subjects", "gpasswd --members worker,sb sb-subjects"},
+		"one that sbd is not yet in": {[]uint32{1002}, 50, "sb-subjects", "sbd was started before it was a member of group 52: start it again"},
+		"a uid without account":      {[]uint32{1001, 4242}, 50, "sb-subjects", "no account has uid 4242: make it first, for example useradd --uid 4242 NAME"},
 	} {
-		if got := a.recipe(tc.uids, 900, tc.named); !strings.Contains(got, tc.want) {
+		if got := a.recipe(tc.uids, 900, tc.here, tc.named); !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}

@@ -372,6 +372,30 @@ func TestSeparateUIDs(t *testing.T) {
 	}
 }
 
+// Where each account has a group of its own name, that of a subject has exactly
+// the right member, and sbd is not in it: it is neither taken for the socket's nor
+// does it shut out who is a subject still.
+func TestGroupsOfTheirOwnName(t *testing.T) {
+	t.Parallel()
+	own := fmt.Sprintf("worker:x:%d:\nother:x:%d:\nalice:x:%d:\n", uidWorker, uidOther, uidAlice)
+	m := newMachine(t, own+groupsOf("worker,other,sb", "alice,sb"), daemontest.Options{Operators: []uint32{uidAlice}})
+	m.start()
+	equal(t, "a subject that is not the only member", m.alice("add", "worker", fmt.Sprint(uidWorker)), "SOCKET_UNSAFE")
+	m.setGroups(own + groupsOf("worker,sb", "alice,sb"))
+	equal(t, "the only one", m.alice("add", "worker", fmt.Sprint(uidWorker)), "done")
+	m.setGroups(own + groupsOf("worker,other,sb", "alice,sb"))
+	equal(t, "the other", m.alice("add", "other", fmt.Sprint(uidOther)), "done")
+	equal(t, "putting", m.alice("put", "plan"), "done")
+	equal(t, "granting", m.alice("grant", "worker", "read:plan"), "done")
+	equal(t, "removing the other, who stays in the group", m.alice("remove", "other"), "done")
+	equal(t, "the broker's socket", m.modes(place.BrokerSocket(m.SocketDir)), fmt.Sprintf("0750:%d 0660:%d", gidSubjects, gidSubjects))
+	equal(t, "the worker reads", m.subject(uidWorker, "read", "worker", "plan"), "worker separate content of plan")
+	m.Stop()
+	if said := m.refused(); !strings.Contains(said, "gpasswd --members worker,sb sb-subjects") {
+		t.Errorf("it says %q, and not which group to mend", said)
+	}
+}
+
 // logAs is the log, as root can read it.
 func (m *machine) logAs() string {
 	m.t.Helper()
@@ -431,7 +455,7 @@ func TestUIDsThatAreNoSubjects(t *testing.T) {
 		"root":          {0, "INVALID_ARGUMENT: subject a: uid 0 is root"},
 		"sbd's own":     {uidAccount, "INVALID_ARGUMENT: subject a: uid 47000 is the daemon's own"},
 		"an operator's": {uidAlice, "INVALID_ARGUMENT: subject a: uid 47002 is an operator's"},
-		"without group": {uidOther, "SOCKET_UNSAFE: the broker socket: no group has exactly uid 47003 as members: gpasswd --members other sb-subjects"},
+		"without group": {uidOther, "SOCKET_UNSAFE: the broker socket: no group of sbd's has exactly uid 47003 as members: gpasswd --members other,sb sb-subjects"},
 		"no account":    {49999, "SOCKET_UNSAFE: the broker socket: no account has uid 49999: make it first"},
 	} {
 		if got := add("a", tc.uid); !strings.HasPrefix(got, tc.says) {
@@ -456,15 +480,15 @@ func TestSocketsThatCannotBeShared(t *testing.T) {
 		spoil  func(t *testing.T, m *machine)
 		says   string
 	}{
-		"no group":         {fmt.Sprintf("root:x:0:\nsb:x:%d:\n", uidAccount), nil, "no group has exactly uid 47002 as members: groupadd --users alice sb-operators"},
-		"one too many":     {groupsOf("", "alice,stranger"), nil, "gpasswd --members alice sb-operators"},
-		"somebody unknown": {groupsOf("", "alice,nobody-knows"), nil, "gpasswd --members alice sb-operators"},
+		"no group":         {fmt.Sprintf("root:x:0:\nsb:x:%d:\n", uidAccount), nil, "no group of sbd's has exactly uid 47002 as members: groupadd --users alice,sb sb-operators"},
+		"one too many":     {groupsOf("", "alice,stranger"), nil, "gpasswd --members alice,sb sb-operators"},
+		"somebody unknown": {groupsOf("", "alice,nobody-knows"), nil, "gpasswd --members alice,sb sb-operators"},
 		"a primary group too many": {groupsOf("", "alice"), func(t *testing.T, m *machine) {
 			path := filepath.Join(m.top, "passwd")
 			raw, err := os.ReadFile(path)
 			must(t, err)
 			must(t, os.WriteFile(path, []byte(strings.Replace(string(raw), fmt.Sprintf("stranger:x:%d:%d:", uidStranger, uidStranger), fmt.Sprintf("stranger:x:%d:%d:", uidStranger, gidOperators), 1)), 0o644))
-		}, "gpasswd --members alice sb-operators"},
+		}, "gpasswd --members alice,sb sb-operators"},
 		"in the home": {groupsOf("", "alice"), func(_ *testing.T, m *machine) { m.options.SocketDir = filepath.Join(m.options.Home, "run") }, "move the sockets out of it"},
 		"below a directory for everybody": {groupsOf("", "alice"), func(t *testing.T, m *machine) {
 			must(t, os.Chmod(m.top, 0o777|fs.ModeSticky))

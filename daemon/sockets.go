@@ -95,12 +95,27 @@ func (d *Daemon) audienceFor(at door, uids []uint32) (audience, error) {
 	if err != nil {
 		return audience{}, err
 	}
-	gid, ok := known.groupOf(uids, d.doors.own)
+	var here uint32
+	if info, err := os.Lstat(filepath.Dir(d.socketPath(at))); err == nil {
+		here = info.Sys().(*syscall.Stat_t).Gid
+	}
+	gid, ok := known.groupOf(uids, d.doors.own, func(gid uint32) bool { return gid == here || mayGive(gid) })
 	if !ok {
-		return audience{}, fmt.Errorf("the %s socket: %s", at, known.recipe(uids, d.doors.own, groupNames[at]))
+		return audience{}, fmt.Errorf("the %s socket: %s", at, known.recipe(uids, d.doors.own, here, groupNames[at]))
 	}
 	members, _, _ := known.members(gid)
 	return audience{shared: true, gid: gid, uids: members}, nil
+}
+
+// mayGive says whether the kernel lets this process give a file to a group. Where
+// each account has a group of its own name, that of a single uid has exactly the
+// right member and is of no use.
+func mayGive(gid uint32) bool {
+	if os.Geteuid() == 0 || os.Getegid() == int(gid) {
+		return true
+	}
+	groups, err := os.Getgroups()
+	return err == nil && slices.Contains(groups, int(gid))
 }
 
 // kept is who a socket's directory is open for as it lies there: while the vault
