@@ -4,13 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
+	"maps"
+	"regexp"
+	"slices"
 	"time"
-)
-
-var (
-	errMeter = errors.New("not what was written of a meter")
-	errTODO  = errors.New("not compiled")
 )
 
 // Resolver resolves the links in an absolute path, in the part of it that exists.
@@ -21,11 +18,79 @@ type Compiled struct {
 	policy          Policy
 	version, limits string
 	resolve         Resolver
+
+	denied, allowed, approval map[string]bool
+	rules                     map[string][]*rule // by tool, in their order
+}
+
+// rule is a [Rule] that judges.
+type rule struct {
+	id          string
+	number      int // in the list, from 1
+	action      Action
+	allow, deny []argument // sorted
+}
+
+// argument is what a rule wants of one argument.
+type argument struct {
+	key   string
+	steps []string
+	matcher
 }
 
 // Compile makes a policy ready to judge. resolve may be nil: paths are cleaned then,
-// but not resolved. The error of what [Policy.Validate] refuses is a [*Error].
-func Compile(p Policy, resolve Resolver) (*Compiled, error) { return nil, errTODO }
+// but not resolved. The error is a [*Error].
+func Compile(p Policy, resolve Resolver) (*Compiled, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	p = p.canonical()
+	c := &Compiled{
+		policy: p, version: p.Version(), limits: p.LimitsVersion(), resolve: resolve,
+		denied: setOf(p.Rules.Security.DeniedTools), allowed: setOf(p.Rules.Security.AllowedTools),
+		approval: setOf(p.Rules.Security.RequireApproval), rules: map[string][]*rule{},
+	}
+	for i := range p.Rules.Security.Granular {
+		r := &p.Rules.Security.Granular[i]
+		c.rules[r.Tool] = append(c.rules[r.Tool], &rule{
+			id: ruleID(r), number: i + 1, action: r.Action, allow: compileMatchers(r.AllowIf), deny: compileMatchers(r.DenyIf),
+		})
+	}
+	return c, nil
+}
+
+func setOf(list []string) map[string]bool {
+	set := make(map[string]bool, len(list))
+	for _, one := range list {
+		set[one] = true
+	}
+	return set
+}
+
+func compileMatchers(all map[string]Matcher) []argument {
+	var compiled []argument
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		steps, _ := splitKey(key)
+		compiled = append(compiled, argument{key, steps, compileMatcher(all[key])})
+	}
+	return compiled
+}
+
+// compileMatcher compiles what was checked.
+func compileMatcher(m Matcher) matcher {
+	compiled := matcher{Matcher: m}
+	if m.Regex != "" {
+		compiled.regex = regexp.MustCompile(m.Regex)
+	}
+	return compiled
+}
+
+// ruleID names a rule by what it says, wherever it stands.
+func ruleID(r *Rule) string {
+	c := *r
+	c.AllowIf, c.DenyIf = canonicalMatchers(r.AllowIf), canonicalMatchers(r.DenyIf)
+	return version(c)
+}
 
 // Policy returns what was compiled. It must not be changed.
 func (c *Compiled) Policy() *Policy { return &c.policy }
@@ -46,37 +111,18 @@ func (c *Compiled) Runtime() (time.Duration, Action) {
 
 // AllowsMethod reports whether the policy lets a method pass that is not known to be
 // harmless. method is trimmed and in lower case.
-func (c *Compiled) AllowsMethod(method string) bool { return false }
-
-// Offers reports whether a tool may be called at all, as far as the lists of tools
-// say: what is not offered is not listed.
-func (c *Compiled) Offers(tool string) bool { return false }
-
-// Judge judges a call. It changes nothing and never returns an invalid verdict.
-func (c *Compiled) Judge(m *Meter, call Call) Verdict {
-	return Verdict{Outcome: Blocked, Action: Block}
+func (c *Compiled) AllowsMethod(method string) bool {
+	_, found := slices.BinarySearch(c.policy.Methods, method)
+	return found
 }
 
-// Explain is Judge with its trace.
-func (c *Compiled) Explain(m *Meter, call Call) Verdict { return c.Judge(m, call) }
+// Offers reports whether a tool may be called at all, as far as the lists of tools
+// say: what is not offered is not listed. While the rules only log, all are.
+func (c *Compiled) Offers(tool string) bool {
+	return !c.policy.Rules.OnViolation.stops() || !c.denied[tool] && (len(c.allowed) == 0 || c.allowed[tool])
+}
 
-// Cost returns what a call of tool costs, in millionths of the budget's unit; 0
-// without a budget.
-func (c *Compiled) Cost(tool string) uint64 { return 0 }
-
-// Take counts a call that is being forwarded, also when a person approved it.
-func (c *Compiled) Take(m *Meter, call Call) Cost { return Cost{} }
-
-// Retake is Take of a call that the log tells of: it was forwarded then, and cost
-// that much.
-func (c *Compiled) Retake(m *Meter, tool string, at time.Time, micros uint64) Cost { return Cost{} }
-
-// Undo gives back what Take took for a call that was not forwarded after all.
-func (c *Compiled) Undo(m *Meter, cost Cost) {}
-
-// Settle notes how a forwarded call ended.
-func (c *Compiled) Settle(m *Meter, tool string, end End, now time.Time) {}
-
+// version is the first 16 hex digits of the SHA-256 of parts as JSON.
 func version(parts ...any) string {
 	canonical, err := json.Marshal(parts)
 	if err != nil {

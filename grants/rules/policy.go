@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"slices"
 	"time"
 )
 
@@ -131,23 +132,43 @@ type Matcher struct {
 	Host   []string `json:"host,omitempty"`   // the value is a URL of one of these hosts; "*.example.com" for those below it
 }
 
+// canonical returns p in the one form in which it is stored, compared and judged:
+// lists sorted that have no order, and no time zones.
+func (p *Policy) canonical() Policy {
+	c := *p
+	c.Methods = sorted(p.Methods)
+	c.ObserveUntil, c.Created = p.ObserveUntil.UTC(), p.Created.UTC()
+	s := &c.Rules.Security
+	s.DeniedTools, s.AllowedTools, s.RequireApproval = sorted(s.DeniedTools), sorted(s.AllowedTools), sorted(s.RequireApproval)
+	s.Granular = slices.Clone(s.Granular)
+	for i := range s.Granular {
+		r := &s.Granular[i]
+		r.AllowIf, r.DenyIf = canonicalMatchers(r.AllowIf), canonicalMatchers(r.DenyIf)
+	}
+	return c
+}
+
+func canonicalMatchers(all map[string]Matcher) map[string]Matcher {
+	var c map[string]Matcher
+	for key, m := range all {
+		if c == nil {
+			c = make(map[string]Matcher, len(all))
+		}
+		m.OneOf, m.Prefix, m.Path, m.Host = sorted(m.OneOf), sorted(m.Prefix), sorted(m.Path), sorted(m.Host)
+		c[key] = m
+	}
+	return c
+}
+
+// sorted returns a sorted copy; an empty list is no list.
+func sorted(list []string) []string { return slices.Sorted(slices.Values(list)) }
+
 // Version is the first 16 hex digits of the SHA-256 of what judges: the rules and
 // the methods.
-func (p *Policy) Version() string { return version(p.Methods, p.Rules) }
+func (p *Policy) Version() string {
+	c := p.canonical()
+	return version(c.Methods, c.Rules)
+}
 
 // LimitsVersion is the same of the limits alone. Meters of another one say nothing.
 func (p *Policy) LimitsVersion() string { return version(p.Rules.Limits) }
-
-// Problem is one thing that is wrong with a policy, or odd in it.
-type Problem struct {
-	Where string // key below the policy, such as rules.security.granular_rules[0].allow_if.path
-	Text  string
-}
-
-// Error says why a policy was refused.
-type Error struct{ Problems []Problem } // at least one
-
-// Error is the first problem.
-func (e *Error) Error() string {
-	return e.Problems[0].Where + ": " + e.Problems[0].Text
-}

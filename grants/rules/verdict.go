@@ -47,11 +47,11 @@ type Verdict struct {
 // Step is one step of a verdict, for the operator.
 type Step struct {
 	Policy string
-	Result string // pass, warn, ask, block or kill
+	Result string // pass, warn, block, kill or ask
 	Detail string
 }
 
-// Outcomes of a forwarded call.
+// End is how a forwarded call ended.
 type End uint8
 
 // Ends. The zero End is not valid and counts as nothing.
@@ -62,13 +62,3 @@ const (
 	EndTransport     // no answer
 	EndCancelled     // nobody waited for the answer; counts as nothing
 )
-
-// Cost is what [Compiled.Take] took, so that it can be given back.
-type Cost struct {
-	Micros uint64 // millionths of the budget's unit; 0 without a budget
-
-	tool  string
-	at    int64
-	began bool
-	probe bool
-}
