@@ -93,6 +93,8 @@ func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 // reconciliation is what the log says that the vault may not know yet.
 type reconciliation struct {
 	uses    map[string]uint64
+	meters  []byte        // what the vault remembers of calls
+	calls   []*meterEvent // and what the log tells since
 	intents []audit.Entry // of the newest mutation that has no end
 	applied uint64        // highest generation that was applied
 }
@@ -101,6 +103,9 @@ type reconciliation struct {
 // stands in its entry, so taking an entry twice changes nothing; a grant that
 // was granted again counts anew.
 func (r *reconciliation) follow(e audit.Entry) {
+	if event := meterEventOf(e); event != nil {
+		r.calls = append(r.calls, event)
+	}
 	switch e.Kind {
 	case audit.OpIntent:
 		if len(r.intents) > 0 && r.intents[0].Generation != e.Generation {
@@ -114,6 +119,7 @@ func (r *reconciliation) follow(e audit.Entry) {
 		r.intents = nil
 	case kindGrantCreate:
 		delete(r.uses, e.GrantID)
+		wipeGrants(r.calls, e.GrantID)
 	case audit.Acquire:
 		if e.Decision == decisionAllow && e.GrantID != "" && e.Count > 0 {
 			r.uses[e.GrantID] = max(r.uses[e.GrantID], e.Count)
@@ -150,10 +156,10 @@ func (r *reconciliation) compare(generation uint64) ([]audit.Entry, error) {
 }
 
 // reconcile compares vault and log at start and after unlock, and completes the
-// log. It returns how often grants were used.
-func (d *Daemon) reconcile(log *audit.Log) (map[string]uint64, error) {
+// log. It returns how often grants were used, and what was counted of calls.
+func (d *Daemon) reconcile(log *audit.Log) (*reconciliation, error) {
 	vaultState := d.vault.State()
-	r := reconciliation{uses: vaultState.Uses}
+	r := &reconciliation{uses: vaultState.Uses, meters: vaultState.Meters}
 	if r.uses == nil {
 		r.uses = map[string]uint64{}
 	}
@@ -172,9 +178,9 @@ func (d *Daemon) reconcile(log *audit.Log) (map[string]uint64, error) {
 	d.clock.raise(last)
 	missing, err := r.compare(vaultState.Generation)
 	if err != nil || len(missing) == 0 {
-		return r.uses, err
+		return r, err
 	}
-	return r.uses, d.recordAll(missing)
+	return r, d.recordAll(missing)
 }
 
 // endedRow is the stored form of an ended grant.

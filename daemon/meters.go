@@ -1,31 +1,452 @@
 package daemon
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
+	"subjectbroker/grants/rules"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
 
+// meterIdle is how long no relay of a subject to a server is open, outside of any
+// launch, before its next one is another session.
+const meterIdle = 30 * time.Minute
+
 // meters are what the policies have counted: a part of what is in force, rebuilt
 // at unlock from the vault's state row and the log after it.
+//
+// There are two copies. One is what calls are judged by. The other is behind it: it
+// is as of an entry that is known to be durable, and what was counted since waits
+// for its turn. Only that one can be written to the vault, because only of it can
+// be said from which entry on the log has to be counted.
 type meters struct {
-	mu sync.Mutex
+	mu      sync.Mutex
+	live    tallies
+	settled tallies
+	since   []*meterEvent // what live has counted and settled has not, in the log's order
+	last    uint64        // seq of the newest of them
 }
 
-func newMeters() *meters { return &meters{} }
+func newMeters() *meters {
+	return &meters{live: tallies{}, settled: tallies{}}
+}
+
+// tallies are what was counted, by whose policy.
+type tallies map[policyKey]*tally
+
+// tally is what was counted for a subject around a server.
+type tally struct {
+	spent    uint64 // over all sessions, in millionths of the budget's unit
+	killedBy string // the policy that stopped a hosted server for the subject; empty: none did
+	sessions map[string]*metered
+}
+
+// metered is what was counted in one session: a launch, or with an empty id what is
+// outside of any.
+type metered struct {
+	limits string // version of the limits that it was counted under
+	meter  *rules.Meter
+	relays int       // that are open
+	idle   time.Time // when the last one was closed, or known to be open
+}
+
+// meterWhat is what an event is about.
+type meterWhat byte
+
+const (
+	meterOpen   meterWhat = 'o' // a relay was opened
+	meterClose  meterWhat = 'c' // one was closed; in no entry
+	meterTake   meterWhat = 't' // a call was forwarded
+	meterDone   meterWhat = 'd' // it ended
+	meterKill   meterWhat = 'k' // a rule killed the session
+	meterStop   meterWhat = 's' // a rule stopped the hosted server for the subject
+	meterReset  meterWhat = 'r' // the operator set everything to nothing
+	meterRevive meterWhat = 'v' // the operator restarted the server
+)
+
+// meterEvent is one thing that changes what was counted. Those that stand in the
+// log can be read from there again.
+type meterEvent struct {
+	what                    meterWhat
+	seq                     uint64 // of its entry; of a close, of the newest entry before it
+	subject, server, launch string
+	tool                    string
+	at                      time.Time
+	micros                  uint64    // what a call cost
+	end                     rules.End // how it ended
+	killedBy                string    // name of the policy
+	grant                   string    // the limited grant that a call is charged to; empty: none
+
+	policy *rules.Compiled // by which it is counted; nil: by none, or by the one that a reader of the log finds
+}
+
+// findPolicy finds the policy around a server for a subject; nil: there is none.
+type findPolicy func(subject, server string) *rules.Compiled
+
+// of is the tally of a subject around a server, which may be a new one.
+func (ts tallies) of(subject, server string) *tally {
+	k := policyKey{subject, server}
+	t := ts[k]
+	if t == nil {
+		t = &tally{sessions: map[string]*metered{}}
+		ts[k] = t
+	}
+	return t
+}
+
+// session is what is counted in a session under a policy. Other limits begin anew.
+func (t *tally) session(launch string, limits string) *metered {
+	s := t.sessions[launch]
+	if s == nil {
+		s = &metered{}
+		t.sessions[launch] = s
+	}
+	if s.meter == nil || s.limits != limits {
+		s.meter, s.limits = &rules.Meter{}, limits
+	}
+	return s
+}
+
+// on lends fn a session's meter with what is counted over all sessions in it.
+func (t *tally) on(s *metered, fn func(*rules.Meter)) {
+	s.meter.Spent = t.spent
+	fn(s.meter)
+	t.spent = s.meter.Spent
+}
+
+// apply counts one event. find is for events that were read from the log; nil: the
+// event has its policy.
+func (ts tallies) apply(e *meterEvent, find findPolicy) {
+	switch e.what {
+	case meterReset:
+		// Relays that are open stay so.
+		if t := ts[policyKey{e.subject, e.server}]; t != nil {
+			t.spent, t.killedBy = 0, ""
+			for _, s := range t.sessions {
+				s.meter = nil
+			}
+		}
+		return
+	case meterRevive:
+		for k, t := range ts {
+			if k.server == e.server {
+				t.revive()
+			}
+		}
+		return
+	case meterStop:
+		ts.of(e.subject, e.server).killedBy = e.killedBy
+		return
+	case meterClose:
+		if t := ts[policyKey{e.subject, e.server}]; t != nil {
+			if s := t.sessions[e.launch]; s != nil && s.relays > 0 {
+				s.relays--
+				s.idle = e.at
+			}
+		}
+		return
+	}
+	policy := e.policy
+	if find != nil {
+		policy = find(e.subject, e.server)
+	}
+	if policy == nil {
+		if e.what == meterOpen { // a policy may come while it is open
+			t := ts.of(e.subject, e.server)
+			s := t.sessions[e.launch]
+			if s == nil {
+				s = &metered{}
+				t.sessions[e.launch] = s
+			}
+			s.relays++
+			s.idle = e.at
+		}
+		return
+	}
+	t := ts.of(e.subject, e.server)
+	if s := t.sessions[e.launch]; e.what == meterOpen && e.launch == "" && s != nil && s.relays == 0 && e.at.Sub(s.idle) >= meterIdle {
+		s.meter = nil
+	}
+	s := t.session(e.launch, policy.LimitsVersion())
+	t.on(s, func(m *rules.Meter) {
+		m.Begin(e.at)
+		switch e.what {
+		case meterOpen:
+			s.relays++
+			s.idle = e.at
+		case meterTake:
+			policy.Retake(m, e.tool, e.at, e.micros)
+		case meterDone:
+			policy.Settle(m, e.tool, e.end, e.at)
+		case meterKill:
+			m.KilledBy = e.killedBy
+		}
+	})
+}
+
+// revive lifts every kill.
+func (t *tally) revive() {
+	t.killedBy = ""
+	for _, s := range t.sessions {
+		if s.meter != nil {
+			s.meter.KilledBy = ""
+		}
+	}
+}
+
+// note counts an event that nobody judges. The caller holds the log's mutex, unless
+// it is in no entry.
+func (m *meters) note(e meterEvent) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e.seq == 0 {
+		e.seq = m.last
+	}
+	m.live.apply(&e, nil)
+	m.push(&e)
+}
+
+// push lets the other copy count an event when its entry is durable. The caller
+// holds mu.
+func (m *meters) push(e *meterEvent) {
+	m.last = max(m.last, e.seq)
+	m.since = append(m.since, e)
+}
+
+// judge judges a call by what was counted so far, and counts nothing.
+func (m *meters) judge(who meterEvent, policy *rules.Compiled, call rules.Call) (verdict rules.Verdict) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.live.of(who.subject, who.server)
+	t.on(t.session(who.launch, policy.LimitsVersion()), func(meter *rules.Meter) {
+		killed := meter.KilledBy
+		if killed == "" { // by another session
+			meter.KilledBy = t.killedBy
+		}
+		verdict = policy.Judge(meter, call)
+		meter.KilledBy = killed
+	})
+	return verdict
+}
+
+// taken is what a call that is being forwarded took.
+type taken struct {
+	event *meterEvent
+	meter *rules.Meter
+	cost  rules.Cost
+}
+
+// take judges a call and counts it when lets says that it may be forwarded, with
+// nothing between the two; nil: it was not. The caller holds the log's mutex, and
+// e.seq is the number of the entry.
+func (m *meters) take(e meterEvent, policy *rules.Compiled, call rules.Call, lets func(rules.Verdict) bool) (rules.Verdict, *taken) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e.what, e.policy = meterTake, policy
+	took := &taken{event: &e}
+	if policy == nil {
+		m.push(took.event)
+		return rules.Verdict{Outcome: rules.Forwarded}, took
+	}
+	t := m.live.of(e.subject, e.server)
+	s := t.session(e.launch, policy.LimitsVersion())
+	verdict := rules.Verdict{Outcome: rules.Blocked}
+	t.on(s, func(meter *rules.Meter) {
+		meter.Begin(e.at)
+		killed := meter.KilledBy
+		if killed == "" {
+			meter.KilledBy = t.killedBy
+		}
+		verdict = policy.Judge(meter, call)
+		meter.KilledBy = killed
+		if !lets(verdict) {
+			return
+		}
+		took.meter, took.cost = meter, policy.Take(meter, call)
+		e.micros = took.cost.Micros
+	})
+	if took.meter == nil {
+		return verdict, nil
+	}
+	m.push(took.event)
+	return verdict, took
+}
+
+// giveBack undoes take for a call that is not forwarded, and whose entry is
+// certainly not in the log.
+func (m *meters) giveBack(took *taken) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.Index(m.since, took.event)
+	if i < 0 {
+		return
+	}
+	m.since = slices.Delete(m.since, i, i+1)
+	if took.meter == nil {
+		return
+	}
+	t := m.live.of(took.event.subject, took.event.server)
+	took.meter.Spent = t.spent
+	took.event.policy.Undo(took.meter, took.cost)
+	t.spent = took.meter.Spent
+}
+
+// charged says to which limited grant a call was charged. The caller holds the
+// log's mutex.
+func (m *meters) charged(took *taken, grant string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	took.event.grant = grant
+}
+
+// settle lets the other copy catch up with the log, which is durable up to seq, and
+// returns how often each grant was charged by the calls that are later than that,
+// and not later than last.
+func (m *meters) settle(seq, last uint64) (charges map[string]uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for n < len(m.since) && m.since[n].seq <= seq {
+		m.settled.apply(m.since[n], nil)
+		n++
+	}
+	m.since = slices.Delete(m.since, 0, n)
+	charges = map[string]uint64{}
+	for _, e := range m.since {
+		if e.grant != "" && e.seq <= last {
+			charges[e.grant]++
+		}
+	}
+	return charges
+}
+
+// forget drops the sessions of launches that are over and what was counted under
+// policies that are gone.
+func (m *meters) forget(find findPolicy, open func(launch string) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, ts := range []tallies{m.live, m.settled} {
+		for k, t := range ts {
+			none := find(k.subject, k.server) == nil
+			maps.DeleteFunc(t.sessions, func(launch string, s *metered) bool {
+				return s.relays == 0 && (none || launch != "" && !open(launch))
+			})
+			if none {
+				t.spent = 0
+				if len(t.sessions) == 0 && t.killedBy == "" {
+					delete(ts, k)
+				}
+			}
+		}
+	}
+}
 
 // of is what was counted for a subject around a server, by launch, as the operator
 // sees it.
-func (m *meters) of(subject, server string) []*operatorv1.PolicyMeter { return nil }
+func (m *meters) of(subject, server string) []*operatorv1.PolicyMeter {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.live[policyKey{subject, server}]
+	if t == nil {
+		return nil
+	}
+	var all []*operatorv1.PolicyMeter
+	for _, launch := range slices.Sorted(maps.Keys(t.sessions)) {
+		s := t.sessions[launch]
+		if s.meter == nil {
+			continue
+		}
+		all = append(all, &operatorv1.PolicyMeter{
+			LaunchId: launch, Calls: s.meter.Calls, SpentMicros: t.spent, Began: millis(s.meter.Began),
+			OpenBreakers: s.meter.OpenBreakers(), Killed: s.meter.KilledBy != "" || t.killedBy != "",
+		})
+	}
+	if all == nil && (t.spent > 0 || t.killedBy != "") { // all sessions are over
+		all = append(all, &operatorv1.PolicyMeter{SpentMicros: t.spent, Killed: t.killedBy != ""})
+	}
+	return all
+}
 
 // reset sets what was counted for a subject around a server to nothing, also what
 // was spent and a kill. The entry that tells of it is of kind policy.reset and in
 // the log already.
-func (m *meters) reset(subject, server string) {}
+func (m *meters) reset(subject, server string) {
+	m.note(meterEvent{what: meterReset, subject: subject, server: server})
+}
 
 // revive lifts the kills around a server. The entry that tells of it is of kind
 // server.restart and in the log already.
-func (m *meters) revive(server string) {}
+func (m *meters) revive(server string) {
+	m.note(meterEvent{what: meterRevive, server: server})
+}
 
-// killed reports whether a rule has killed a subject's sessions with a server.
-func (m *meters) killed(subject, server string) bool { return true }
+// killed reports whether a rule has stopped a hosted server for a subject.
+func (m *meters) killed(subject, server string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.live[policyKey{subject, server}]
+	return t != nil && t.killedBy != ""
+}
+
+// deadline is when a session has lasted as long as its policy lets it, and what
+// happens then; zero: never. One that has not begun begins now.
+func (m *meters) deadline(who meterEvent, policy *rules.Compiled) (time.Time, rules.Action) {
+	if policy == nil {
+		return time.Time{}, ""
+	}
+	limit, action := policy.Runtime()
+	if limit == 0 {
+		return time.Time{}, ""
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.live.of(who.subject, who.server)
+	s := t.session(who.launch, policy.LimitsVersion())
+	s.meter.Begin(who.at)
+	return s.meter.Began.Add(limit), action
+}
+
+// killedBy is the policy that killed a session, or stopped its server; empty: none
+// did.
+func (m *meters) killedBy(subject, server, launch string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.live[policyKey{subject, server}]
+	if t == nil {
+		return ""
+	}
+	if s := t.sessions[launch]; s != nil && s.meter != nil && s.meter.KilledBy != "" {
+		return s.meter.KilledBy
+	}
+	return t.killedBy
+}
+
+// counted is what the metrics tell of one policy.
+type counted struct {
+	policyKey
+	spent    uint64
+	sessions int
+	killed   bool
+}
+
+// all returns what was counted, by policy.
+func (m *meters) all() []counted {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var list []counted
+	for k, t := range m.live {
+		one := counted{policyKey: k, spent: t.spent, killed: t.killedBy != ""}
+		for _, s := range t.sessions {
+			if s.meter != nil {
+				one.sessions++
+				one.killed = one.killed || s.meter.KilledBy != ""
+			}
+		}
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b counted) int { return strings.Compare(a.row(), b.row()) })
+	return list
+}

@@ -254,7 +254,7 @@ func (r *recovery) accept(ctx context.Context) error {
 func (r *recovery) marks() (vault.Marks, error) {
 	state := r.d.vault.State()
 	durable, _ := r.d.log().Durable()
-	marks := vault.Marks{Checkpoint: vault.Checkpoint(durable), Uses: map[string]uint64{}}
+	marks := vault.Marks{Checkpoint: vault.Checkpoint(durable), Uses: map[string]uint64{}, Meters: state.Meters}
 	r.d.clock.raise(state.HighWater)
 	if r.begin == nil {
 		follow := reconciliation{uses: state.Uses}
@@ -274,6 +274,9 @@ func (r *recovery) marks() (vault.Marks, error) {
 			return marks, err
 		}
 		marks.Uses = follow.uses
+		if marks.Meters, err = keepEvents(state.Meters, follow.calls); err != nil {
+			return marks, err
+		}
 	}
 	for _, g := range r.spent {
 		marks.Uses[g.ID] = max(g.Uses, state.Uses[g.ID])

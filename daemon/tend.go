@@ -129,14 +129,9 @@ func (d *Daemon) checkpointLocked() bool {
 		return false
 	}
 	durable, _ := log.Durable()
-	marks := vault.Marks{Checkpoint: vault.Checkpoint(durable), Uses: map[string]uint64{}, HighWater: d.clock.mark()}
+	marks := vault.Marks{Checkpoint: vault.Checkpoint(durable), HighWater: d.clock.mark()}
 	marks.BootID, _ = d.clock.boot()
-	st := d.state()
-	st.mu.RLock()
-	for id, n := range st.uses {
-		marks.Uses[id] = n
-	}
-	st.mu.RUnlock()
+	d.countMarks(log, &marks)
 	err := d.vault.WriteCheckpoint(marks)
 	switch {
 	case err == nil, errors.Is(err, vault.ErrBusy), errors.Is(err, vault.ErrLocked):

@@ -297,7 +297,7 @@ func (d *Daemon) enter(operator bool) error {
 	if err := d.settle(); err != nil {
 		return err
 	}
-	uses, err := d.reconcile(d.log())
+	known, err := d.reconcile(d.log())
 	if err != nil {
 		return err
 	}
@@ -306,8 +306,11 @@ func (d *Daemon) enter(operator bool) error {
 			return err
 		}
 	}
-	st, err := load(d.vault, uses)
+	st, err := load(d.vault, known.uses)
 	if err != nil {
+		return err
+	}
+	if err := st.recount(known.meters, known.calls); err != nil {
 		return err
 	}
 	if st.marked && !operator {
