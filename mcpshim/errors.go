@@ -100,3 +100,13 @@ func decision(reason wire.Reason) string {
 	}
 	return "error"
 }
+
+// Refusal is what an agent is told of an error of the worker plane: its public
+// reason, and one sentence that says what it means.
+func Refusal(err error) (reason wire.Reason, sentence string) {
+	reason = public(err)
+	if sentence, known := sentences[reason]; known {
+		return reason, sentence
+	}
+	return wire.InternalError, "Something went wrong inside the broker."
+}

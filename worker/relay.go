@@ -193,6 +193,7 @@ type Relay struct {
 	mu      sync.Mutex
 	waiting map[uint64]*RelayPending
 	trusted bool
+	heard   bool // tools were told at least once
 	tools   RelayTools
 	told    chan struct{} // closed when tools come
 	err     *wire.Error   // set before over is closed
@@ -568,6 +569,24 @@ func (r *Relay) Listed(ctx context.Context, tools []ServerTool, instructions str
 			return RelayTools{}, r.err
 		}
 	}
+	return r.Offered(ctx)
+}
+
+// Offered is what may be called now: the daemon's latest word on it. Of a server
+// that is trusted it waits for the first.
+func (r *Relay) Offered(ctx context.Context) (RelayTools, error) {
+	r.mu.Lock()
+	told, first := r.told, r.trusted && !r.heard
+	r.mu.Unlock()
+	if first {
+		select {
+		case <-told:
+		case <-ctx.Done():
+			return RelayTools{}, wire.FromError(ctx.Err())
+		case <-r.over:
+			return RelayTools{}, r.err
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.tools
@@ -676,7 +695,7 @@ func (r *Relay) hearTools(t *brokerv1.RelayTools) {
 		tools.Tools = append(tools.Tools, ServerTool{Name: one.GetName(), Object: one.GetObject()})
 	}
 	r.mu.Lock()
-	r.tools, r.trusted = tools, true
+	r.tools, r.trusted, r.heard = tools, true, true
 	close(r.told)
 	r.told = make(chan struct{})
 	r.mu.Unlock()

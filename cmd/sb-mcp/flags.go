@@ -5,7 +5,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
 	"strings"
+
+	"subjectbroker/mcpshim/wrap"
 )
 
 // maxServerName is the longest --server-name, in bytes.
@@ -14,9 +18,15 @@ const maxServerName = 128
 // options are the command line.
 type options struct {
 	subject, profile, serverName, home, socket string
-	command                                    string // check or can; empty: serve
+	command                                    string // one of the commands below; empty: serve
 	capability                                 string // of can
 	help, version                              bool
+
+	// Of wrap.
+	server                 string
+	env                    []string // names of variables
+	maxLine, maxServerLine int      // bytes; 0: the default
+	program                []string // the server's command
 }
 
 // once is a flag that may be given once: of two subjects neither is the one
@@ -43,20 +53,69 @@ func (o *once) Set(value string) error {
 const (
 	commandCheck = "check"
 	commandCan   = "can"
+	commandWrap  = "wrap"
+	commandHost  = "host" // for the daemon
 )
 
+// Limits on a line, in bytes: shorter ones would not hold any session.
+const (
+	minLine = 64
+	maxLine = 1 << 30
+)
+
+// variables is a flag that names variables, once for each.
+type variables struct{ names *[]string }
+
+func (v variables) String() string { return "" }
+
+func (v variables) Set(name string) error {
+	if err := wrap.CheckName(name); err != nil {
+		return err
+	}
+	*v.names = append(*v.names, name)
+	return nil
+}
+
+// size is a flag that takes a number of bytes, once.
+type size struct {
+	value *int
+}
+
+func (s size) String() string { return "" }
+
+func (s size) Set(value string) error {
+	n, err := strconv.Atoi(value)
+	switch {
+	case *s.value != 0:
+		return errors.New("it is given twice")
+	case err != nil || n < minLine || n > maxLine:
+		return fmt.Errorf("%q is not a number of bytes from %d to %d", value, minLine, maxLine)
+	}
+	*s.value = n
+	return nil
+}
+
 // parse reads the command line. Flags may stand on both sides of the command and
-// of what it takes.
+// of what it takes; behind -- stands the server's command, whatever it is.
 func parse(args []string) (options, error) {
 	var opts options
+	separated := slices.Index(args, "--")
+	if separated >= 0 {
+		opts.program = args[separated+1:]
+		args = args[:separated]
+	}
 	flags := flag.NewFlagSet("sb-mcp", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.Usage = func() {}
 	for name, value := range map[string]*string{
 		"subject": &opts.subject, "profile": &opts.profile, "server-name": &opts.serverName, "home": &opts.home, "socket": &opts.socket,
+		"server": &opts.server,
 	} {
 		flags.Var(&once{value: value}, name, "")
 	}
+	flags.Var(variables{&opts.env}, "env", "")
+	flags.Var(size{&opts.maxLine}, "max-line", "")
+	flags.Var(size{&opts.maxServerLine}, "max-server-line", "")
 	flags.BoolVar(&opts.version, "version", false, "")
 	for rest := args; ; {
 		if err := flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
@@ -76,20 +135,25 @@ func parse(args []string) (options, error) {
 	if opts.version {
 		return opts, nil
 	}
+	if separated >= 0 && opts.command != commandWrap {
+		return opts, errors.New("-- and a command follow wrap only")
+	}
 	return opts, opts.validate()
 }
 
 // take reads a word that is no flag: the command, then what can is about.
 func (o *options) take(word string) error {
 	switch {
-	case o.command == "" && (word == commandCheck || word == commandCan):
+	case o.command == "" && slices.Contains([]string{commandCheck, commandCan, commandWrap, commandHost}, word):
 		o.command = word
 	case o.command == "":
 		return fmt.Errorf("unknown command %q", word)
 	case o.command == commandCheck && word == commandCheck:
 		return errors.New("check is given twice")
-	case o.command == commandCheck:
-		return fmt.Errorf("check takes no %q", word)
+	case o.command == commandWrap:
+		return fmt.Errorf("wrap takes the server's command behind --, not %q", word)
+	case o.command == commandCheck, o.command == commandHost:
+		return fmt.Errorf("%s takes no %q", o.command, word)
 	case o.capability != "":
 		return errors.New("can asks for one capability")
 	case word == "":
@@ -101,6 +165,12 @@ func (o *options) take(word string) error {
 }
 
 func (o options) validate() error {
+	if o.command == commandHost {
+		if o.subject+o.profile+o.serverName+o.home+o.socket+o.server != "" || len(o.env)+o.maxLine+o.maxServerLine != 0 {
+			return errors.New("host takes no flags: sbd starts it and tells it everything")
+		}
+		return nil
+	}
 	switch {
 	case o.subject == "":
 		return errors.New("--subject is required")
@@ -114,8 +184,37 @@ func (o options) validate() error {
 		return fmt.Errorf("--server-name means nothing to %s", o.command)
 	case o.command == commandCan && o.capability == "":
 		return errors.New("can needs a capability, such as reach:api.example.com")
+	case o.command == commandWrap:
+		return o.validateWrap()
+	}
+	for flag, given := range map[string]bool{
+		"server": o.server != "", "env": len(o.env) > 0, "max-line": o.maxLine != 0, "max-server-line": o.maxServerLine != 0,
+	} {
+		if given {
+			return fmt.Errorf("--%s belongs to wrap", flag)
+		}
 	}
 	return nil
+}
+
+func (o options) validateWrap() error {
+	switch {
+	case o.server == "":
+		return errors.New("--server is required: the name under which policy knows the server")
+	case !validServer(o.server):
+		return fmt.Errorf("--server: %q is not a server's name: a lower-case letter or digit, then up to 31 of those or dashes", o.server)
+	case len(o.program) == 0 || o.program[0] == "":
+		return errors.New("wrap needs the server's command behind --")
+	}
+	return nil
+}
+
+// validServer is the grammar of servers' names: ^[a-z0-9][a-z0-9-]{0,31}$.
+func validServer(name string) bool {
+	if name == "" || len(name) > 32 || name[0] == '-' {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'z') && r != '-' })
 }
 
 // validName is the grammar of every name: ^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$.

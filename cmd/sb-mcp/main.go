@@ -51,6 +51,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case opts.version:
 		fmt.Fprintln(stdout, "sb-mcp", versionLine())
 		return wire.ExitDone
+	case opts.command == commandHost:
+		return hostServer(ctx, stderr)
 	}
 	places, err := client.ResolvePlaces(opts.home, opts.socket)
 	if err == nil {
@@ -65,6 +67,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return check(ctx, config, stdout, stderr)
 	case commandCan:
 		return can(ctx, config, opts.capability, stdout, stderr)
+	case commandWrap:
+		return wrapServer(ctx, config, opts, stdin, stdout, stderr)
 	}
 	return serve(ctx, config, opts.serverName, stdin, stdout, stderr)
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -273,8 +274,30 @@ func TestParse(t *testing.T) {
 		{"--subject a --subject a", options{subject: "a"}, "--subject: it is given twice"},
 		{"--subject a --verbose", options{subject: "a"}, "unknown flag --verbose"},
 		{"--subject a serve", options{subject: "a"}, `unknown command "serve"`},
-		{"wrap --subject a", options{}, `unknown command "wrap"`},
-		{"host", options{}, `unknown command "host"`},
+		{
+			"wrap --subject a --server s --env A --env B --max-line 200 --max-server-line 300 -- prog --subject b -- c",
+			options{
+				subject: "a", command: "wrap", server: "s", env: []string{"A", "B"}, maxLine: 200, maxServerLine: 300,
+				program: []string{"prog", "--subject", "b", "--", "c"},
+			}, "",
+		},
+		{"--subject a --server s wrap -- prog", options{subject: "a", command: "wrap", server: "s", program: []string{"prog"}}, ""},
+		{"wrap --subject a -- prog", options{subject: "a", command: "wrap", program: []string{"prog"}}, "--server is required"},
+		{"wrap --server s -- prog", options{command: "wrap", server: "s", program: []string{"prog"}}, "--subject is required"},
+		{"wrap --subject a --server s", options{subject: "a", command: "wrap", server: "s"}, "wrap needs the server's command behind --"},
+		{"wrap --subject a --server s --", options{subject: "a", command: "wrap", server: "s", program: []string{}}, "wrap needs the server's command behind --"},
+		{"wrap --subject a --server s prog", options{subject: "a", command: "wrap", server: "s"}, `behind --, not "prog"`},
+		{"wrap --subject a --server S -- prog", options{subject: "a", command: "wrap", server: "S", program: []string{"prog"}}, "is not a server's name"},
+		{"wrap --subject a --server -s -- prog", options{subject: "a", command: "wrap", server: "-s", program: []string{"prog"}}, "is not a server's name"},
+		{"wrap --subject a --server " + strings.Repeat("s", 33) + " -- p", options{subject: "a", command: "wrap", server: strings.Repeat("s", 33), program: []string{"p"}}, "is not a server's name"},
+		{"wrap --env SB_HOME -- p", options{command: "", program: []string{"p"}}, "SB_HOME is not passed on"},
+		{"wrap --subject a --max-line 63 -- p", options{}, "--max-line"},
+		{"wrap --subject a --max-line 99 --max-line 99 -- p", options{}, "--max-line: it is given twice"},
+		{"--subject a --server s", options{subject: "a", server: "s"}, "--server belongs to wrap"},
+		{"--subject a -- prog", options{subject: "a", program: []string{"prog"}}, "-- and a command follow wrap only"},
+		{"host", options{command: "host"}, ""},
+		{"host --subject a", options{subject: "a", command: "host"}, "host takes no flags"},
+		{"host x", options{command: "host"}, `host takes no "x"`},
 		{"can --subject a read:x", options{subject: "a", command: "can", capability: "read:x"}, ""},
 		{"--subject a can reach:h --profile p", options{subject: "a", profile: "p", command: "can", capability: "reach:h"}, ""},
 		{"can can --subject a", options{subject: "a", command: "can", capability: "can"}, ""},
@@ -294,9 +317,10 @@ func TestParse(t *testing.T) {
 	} {
 		got, err := parse(slices.DeleteFunc(strings.Split(tc.args, " "), func(s string) bool { return s == "" }))
 		switch {
+		case err != nil && tc.err != "" && strings.Contains(err.Error(), tc.err): // what was read until then means nothing
 		case tc.err == "" && err != nil, tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)):
 			t.Errorf("%q: %v, want %q", tc.args, err, tc.err)
-		case got != tc.want:
+		case !cmp.Equal(got, tc.want, cmp.AllowUnexported(options{})):
 			t.Errorf("%q: got %+v, want %+v", tc.args, got, tc.want)
 		}
 	}

@@ -77,6 +77,49 @@ func CheckValue(data []byte) error {
 	return s.fault
 }
 
+// Elements returns the elements of the array that data is, in order, as they were
+// written; data has to be valid UTF-8. Errors are those of this file; on
+// ErrDuplicate and ErrCrowded, which are about something inside an element, the
+// elements are returned too.
+func Elements(data []byte) ([][]byte, error) {
+	s := &scanner{data: data}
+	s.space()
+	if s.peek() != '[' {
+		return nil, ErrSyntax
+	}
+	elements := [][]byte{}
+	if err := s.array(1, &elements); err != nil {
+		return nil, err
+	}
+	if err := s.end(); err != nil {
+		return nil, err
+	}
+	return elements, s.fault
+}
+
+// Compact appends data, which is one valid value, to dst without the space between
+// its parts; what stands between quotes stays as it was written.
+func Compact(dst, data []byte) []byte {
+	inside := false
+	for i := 0; i < len(data); i++ {
+		c := data[i]
+		switch {
+		case inside && c == '\\':
+			dst = append(dst, c)
+			if i++; i == len(data) {
+				return dst
+			}
+			c = data[i]
+		case c == '"':
+			inside = !inside
+		case !inside && (c == ' ' || c == '\t' || c == '\r' || c == '\n'):
+			continue
+		}
+		dst = append(dst, c)
+	}
+	return dst
+}
+
 func (s *scanner) peek() byte {
 	if s.pos < len(s.data) {
 		return s.data[s.pos]
@@ -112,7 +155,7 @@ func (s *scanner) value(depth int) error {
 	case c == '{':
 		err = s.object(depth+1, nil)
 	case c == '[':
-		err = s.array(depth + 1)
+		err = s.array(depth+1, nil)
 	case c == '"':
 		_, err = s.text()
 	case c == '-' || isDigit(c):
@@ -187,7 +230,8 @@ func (s *scanner) note(fault error) {
 	}
 }
 
-func (s *scanner) array(depth int) error {
+// array walks an array and, when elements is not nil, collects its elements.
+func (s *scanner) array(depth int, elements *[][]byte) error {
 	if depth > MaxDepth {
 		return ErrDepth
 	}
@@ -198,8 +242,13 @@ func (s *scanner) array(depth int) error {
 		return nil
 	}
 	for {
+		s.space()
+		start := s.pos
 		if err := s.value(depth); err != nil {
 			return err
+		}
+		if elements != nil {
+			*elements = append(*elements, trimSpace(s.data[start:s.pos]))
 		}
 		switch s.peek() {
 		case ',':
