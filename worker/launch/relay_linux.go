@@ -24,6 +24,7 @@ type relay struct {
 	in    *os.File // nil: stdin is no terminal
 	out   *os.File
 	tty   *os.File // whose size and group count
+	piped bool     // stdin is a terminal, stdout is none: others of a pipeline may use the terminal
 
 	master  *os.File
 	ticker  *time.Ticker
@@ -66,8 +67,9 @@ func newRelay(stdio [3]*os.File) *relay {
 	if size, err := unix.IoctlGetWinsize(int(r.tty.Fd()), unix.TIOCGWINSZ); err == nil {
 		r.like.Size = *size
 	}
-	if r.in == nil {
-		r.like.Termios.Oflag &^= unix.OPOST // the caller's terminal, which stays as it is, does it
+	r.piped = r.in != nil && !r.files[1]
+	if r.in == nil || r.piped {
+		r.like.Termios.Oflag &^= unix.OPOST // the caller's terminal does it, for all who write there
 	}
 	return r
 }
@@ -193,14 +195,16 @@ func (r *relay) look() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.in != nil {
-		if r.late {
-			r.takeModes()
+		modes, err := unix.IoctlGetTermios(int(r.in.Fd()), unix.TCGETS)
+		if err == nil && r.piped && r.saved == nil && modes.Lflag&unix.ICANON == 0 {
+			r.late = true
+			return // a pager at the pipeline's end reads the keys
+		}
+		if err == nil && r.late {
+			r.takeModes(*modes)
 			r.late = false
 		}
-		state, err := term.MakeRaw(int(r.in.Fd()))
-		if err == nil && r.saved == nil {
-			r.saved = state
-		}
+		r.makeRaw()
 	}
 	if !r.reading {
 		r.reading = true
@@ -217,13 +221,36 @@ func (r *relay) resize(size *unix.Winsize) {
 }
 
 // takeModes gives the tree's terminal the modes that this process's has now.
-func (r *relay) takeModes() {
-	modes, err := unix.IoctlGetTermios(int(r.in.Fd()), unix.TCGETS)
+func (r *relay) takeModes(modes unix.Termios) {
+	if r.piped {
+		modes.Oflag &^= unix.OPOST
+	}
+	if raw, err := r.master.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetTermios(int(fd), unix.TCSETS, &modes) })
+	}
+}
+
+// makeRaw has this process's terminal leave everything to the tree's; in a
+// pipeline all but what becomes of the others' output.
+func (r *relay) makeRaw() {
+	fd := int(r.in.Fd())
+	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
 		return
 	}
-	if raw, err := r.master.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { _ = unix.IoctlSetTermios(int(fd), unix.TCSETS, modes) })
+	state, err := term.MakeRaw(fd)
+	if err != nil {
+		return
+	}
+	if r.saved == nil {
+		r.saved = state
+	}
+	if !r.piped {
+		return
+	}
+	if modes, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
+		modes.Oflag = before.Oflag
+		_ = unix.IoctlSetTermios(fd, unix.TCSETS, modes)
 	}
 }
 

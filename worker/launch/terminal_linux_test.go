@@ -410,6 +410,57 @@ func TestPartlyTerminal(t *testing.T) {
 	})
 }
 
+// What the others of a pipeline write to the terminal looks as it does without a
+// launch, and so does what comes from inside.
+func TestPipelineWritesLines(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		s := person(t, w)
+		s.script(w, "lines", `echo begin-out; echo begin-err >&2; read -r line; echo "out:$line"; echo "err:$line" >&2; echo last-out`)
+		s.typed("./lines | cat; echo codes=${PIPESTATUS[0]}\n")
+		s.wait("begin-")
+		s.wait("begin-")
+		s.typed("one\n")
+		shown := s.until("codes=0")
+		for _, line := range []string{"out:one\r\n", "err:one\r\n", "last-out\r\n"} {
+			if !strings.Contains(shown, line) {
+				t.Errorf("%q was not shown: %q", line, shown)
+			}
+		}
+		if strings.Contains(shown, "\r\r") {
+			t.Errorf("lines end twice: %q", shown)
+		}
+		s.cooked()
+	})
+}
+
+// A pager at the end of a pipeline gets the keys; when it is done the command
+// does.
+func TestPagerReadsTheKeys(t *testing.T) {
+	asEach(t, func(t *testing.T, w *world) {
+		fifo := filepath.Join(w.work, "pager")
+		if err := unix.Mkfifo(fifo, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		os.Lchown(fifo, w.uid, w.uid)
+		s := person(t, w)
+		s.script(w, "paged", `echo begin; read -r line; echo "line:$line"`)
+		pager := `stty -icanon -echo </dev/tty; echo >pager; read -r first; echo first-$first; for i in 1 2 3 4 5 6; do echo key-$i-$(dd bs=1 count=1 status=none </dev/tty); done; stty icanon echo </dev/tty; cat`
+		if err := os.WriteFile(filepath.Join(w.work, "pages"), []byte(pager), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s.typed("(read -r x <pager; exec ./paged) | sh ./pages; echo codes=${PIPESTATUS[0]}\n")
+		s.wait("first-begin")
+		for i, key := range "abcdef" {
+			s.typed(string(key))
+			s.wait(fmt.Sprintf("key-%d-%c\r\n", i+1, key))
+		}
+		s.typed("last\n")
+		s.wait("line:last\r\n")
+		s.wait("codes=0")
+		s.cooked()
+	})
+}
+
 // The caller's terminal cannot be reached from inside: neither opened nor given
 // input.
 func TestTerminalIsApart(t *testing.T) {
