@@ -81,6 +81,10 @@ func (p *parser) lint() {
 		p.lintDisclosure(&p.document.Grants[i], p.lines[i])
 	}
 	p.lintDenied()
+	for _, name := range slices.Sorted(maps.Keys(p.document.Servers)) {
+		s := p.document.Servers[name]
+		p.lintServer(&s)
+	}
 	for _, name := range slices.Sorted(maps.Keys(p.document.Profiles)) {
 		if len(p.warnings) >= maxProblems {
 			return

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"subjectbroker/grants"
+	"subjectbroker/grants/rules"
 )
 
 // Document is what a document says or, as the current state that it is compared
@@ -22,6 +23,11 @@ type Document struct {
 	// which sorts their lists.
 	Profiles map[string]grants.Profile // by name
 	Tools    map[string]grants.Tool    // by name
+
+	// Servers and Policies likewise use no time of creation. A server's observeUntil is
+	// no part of a document.
+	Servers  map[string]grants.Server // by name
+	Policies map[PolicyKey]rules.Policy
 
 	// Grants use no ID, clock of the boot or time of creation when they come
 	// from [Parse], which sorts them by subject, capability and effect.

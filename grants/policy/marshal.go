@@ -15,8 +15,8 @@ import (
 
 // Marshal writes d in the one form that [Parse] reads back to the same document:
 // sections and names in order, what is not said left out, one line for each
-// resource, subject, profile, tool and grant. Owners of single things, ids and times of
-// creation are not part of a document. It is an error if Parse would refuse the
+// resource, subject, profile, tool, server and grant. Owners of single things, ids, times
+// of creation and servers that are only wrapped are not part of a document. It is an error if Parse would refuse the
 // result for something else than its references or a past until.
 func Marshal(d *Document) ([]byte, error) {
 	root := mapping{}
@@ -30,7 +30,7 @@ func Marshal(d *Document) ([]byte, error) {
 	for _, section := range []struct {
 		name  string
 		build func(*Document) (*yaml.Node, error)
-	}{{"resources", resourceNodes}, {"subjects", subjectNodes}, {"profiles", profileNodes}, {"tools", toolNodes}, {"grants", grantNodes}} {
+	}{{"resources", resourceNodes}, {"subjects", subjectNodes}, {"profiles", profileNodes}, {"tools", toolNodes}, {"servers", serverNodes}, {"policies", policyNodes}, {"grants", grantNodes}} {
 		n, err := section.build(d)
 		if err != nil {
 			return nil, err
@@ -39,7 +39,7 @@ func Marshal(d *Document) ([]byte, error) {
 			root.put(section.name, n)
 		}
 	}
-	return yaml.Dump(root.node(0), yaml.WithLineWidth(-1), yaml.WithQuotePreference(yaml.QuoteDouble))
+	return dump(root.node(0))
 }
 
 func resourceNodes(d *Document) (*yaml.Node, error) {

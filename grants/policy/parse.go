@@ -31,9 +31,15 @@ func Parse(data []byte, env Env) (*Document, error) {
 	return document, err
 }
 
+// ParseNoting is Parse, and returns what is legal in the policies but likely not
+// meant, by line.
+func ParseNoting(data []byte, env Env) (*Document, []Problem, error) {
+	return parse(data, env, false)
+}
+
 // Lint reads one document as [Parse] does and returns what is legal but likely
-// not meant: grants that can never do anything, and secrets disclosed without a
-// limit.
+// not meant: grants that can never do anything, secrets disclosed without a limit or
+// written in clear, and rules that see text where a file is meant.
 func Lint(data []byte, env Env) (warnings []Problem, err error) {
 	_, warnings, err = parse(data, env, true)
 	return warnings, err
@@ -69,6 +75,8 @@ func parse(data []byte, env Env, lint bool) (*Document, []Problem, error) {
 	if len(p.problems) == 0 {
 		p.checkUIDs()
 		p.checkProfiles()
+		p.checkServers()
+		p.checkPolicies()
 		p.checkGrants()
 	}
 	if len(p.problems) > 0 {

@@ -150,8 +150,6 @@ var refusals = []struct{ name, text, want string }{
 	{"an unknown section", "…\nsecrets: {}\n", `line 4: unknown key "secrets" in the document`},
 	{"a section of another case", "…\nGrants: []\n", `line 4: unknown key "Grants" in the document`},
 	{"a section that only folds alike", "version: 1\nto\u212aens: {}\n", "line 2: unknown key"},
-	{"servers", "…\nservers: {}\n", "line 4: servers come with a later version"},
-	{"policies", "…\npolicies: []\n", "line 4: policies come with a later version"},
 	{"tenants", "…\ntenants: [acme]\n", "line 4: tenants come with a later version"},
 	{"an unknown key in a resource", "…\nresources: {a: {kind: text, size: 3}}\n", `line 4: unknown key "size" in a resource`},
 	{"an unknown key in a subject", "version: 1\nsubjects: {a: {mintier: bound}}\n", `line 2: unknown key "mintier" in a subject`},

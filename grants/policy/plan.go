@@ -1,13 +1,16 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 
 	"subjectbroker/grants"
+	"subjectbroker/grants/rules"
 )
 
 // Verbs of a [Change].
@@ -23,14 +26,16 @@ const (
 	ASubject  = "subject"
 	AProfile  = "profile"
 	ATool     = "tool"
+	AServer   = "server"
+	APolicy   = "policy"
 	AGrant    = "grant"
 )
 
 // Change is one difference between a document and the current state.
 type Change struct {
 	Verb   string // Add, Modify or Remove
-	What   string // AResource, ATool, ASubject, AProfile or AGrant
-	Name   string // of the thing; of a grant its subject, effect and capability
+	What   string // AResource, ATool, AServer, ASubject, AProfile, APolicy or AGrant
+	Name   string // of the thing; of a policy its subject and server, of a grant its subject, effect and capability
 	Detail string // what differs, or what it goes with; empty when the thing is simply new or gone
 
 	// Grant is the grant as it shall be or, when it is removed, as it is. A
@@ -43,21 +48,29 @@ type Change struct {
 	// removed, as they are. A changed one keeps owner and time of creation.
 	Profile grants.Profile
 	Tool    grants.Tool
+
+	// Server and Policy are likewise. A changed server also keeps until when its rules
+	// only log.
+	Server grants.Server
+	Policy rules.Policy
 }
 
 // Plan lists what must change so that current becomes what want says, in the
-// order to do it: resources, tools, subjects, profiles and grants to add or
-// change, then grants, profiles, subjects, tools and resources to remove.
+// order to do it: resources, tools, servers, subjects, profiles, policies and grants to
+// add or change, then grants, policies, profiles, subjects, servers, tools and
+// resources to remove.
 //
 // Something is removed only if prune is set, it carries want's owner, and want
-// does not hold it; with a subject go its grants and profiles, with a resource
-// the exact grants that name it, whoever made them. What exists keeps its owner.
-// A grant whose conditions are the same is no change, so that nothing is extended
-// and no use count begins anew.
+// does not hold it; with a subject go its grants, profiles and policies, with a
+// server its policies and the grants to call its tools, with a resource the exact
+// grants that name it, whoever made them. What exists keeps its owner. A grant whose
+// conditions are the same is no change, so that nothing is extended and no use count
+// begins anew.
 //
 // Plan is an error if a resource would turn into one of another kind, or a
 // profile into one of another subject; if prune is set without an owner; or if
-// pruning removes what a grant of want or a profile that stays names.
+// pruning removes what a grant or policy of want, or a profile or server that stays,
+// names.
 func Plan(current, want *Document, prune bool) ([]Change, error) {
 	if prune && want.Owner == "" {
 		return nil, errors.New("pruning needs an owner in the document")
@@ -75,7 +88,7 @@ func Plan(current, want *Document, prune bool) ([]Change, error) {
 		}
 		changes = modified(changes, Change{What: AResource, Name: name}, resourceDifference(was, r))
 	}
-	changes = append(changes, planTools(current, want)...)
+	changes = slices.Concat(changes, planTools(current, want), planServers(current, want))
 	for _, name := range slices.Sorted(maps.Keys(want.Subjects)) {
 		was, known := current.Subjects[name]
 		if !known {
@@ -88,7 +101,7 @@ func Plan(current, want *Document, prune bool) ([]Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	changes = slices.Concat(changes, profiles, planGrants(current, want))
+	changes = slices.Concat(changes, profiles, planPolicies(current, want), planGrants(current, want))
 	if !prune {
 		return changes, nil
 	}
@@ -109,6 +122,34 @@ func planTools(current, want *Document) (changes []Change) {
 		}
 		c.Tool.Owner, c.Tool.Created = was.Owner, was.Created
 		changes = modified(changes, c, toolDifference(&was, &c.Tool))
+	}
+	return changes
+}
+
+func planServers(current, want *Document) (changes []Change) {
+	for _, name := range slices.Sorted(maps.Keys(want.Servers)) {
+		was, known := current.Servers[name]
+		c := Change{Verb: Add, What: AServer, Name: name, Server: want.Servers[name]}
+		if !known || !was.Hosted { // one that was only wrapped was declared by nobody
+			changes = append(changes, c)
+			continue
+		}
+		c.Server.Owner, c.Server.Created, c.Server.ObserveUntil = was.Owner, was.Created, was.ObserveUntil
+		changes = modified(changes, c, serverDifference(&was, &c.Server))
+	}
+	return changes
+}
+
+func planPolicies(current, want *Document) (changes []Change) {
+	for _, key := range sortedKeys(want.Policies) {
+		was, known := current.Policies[key]
+		c := Change{Verb: Add, What: APolicy, Name: key.String(), Policy: want.Policies[key]}
+		if !known {
+			changes = append(changes, c)
+			continue
+		}
+		c.Policy.Owner, c.Policy.Created = was.Owner, was.Created
+		changes = modified(changes, c, policyDifference(&was, &c.Policy))
 	}
 	return changes
 }
@@ -157,7 +198,7 @@ func planGrants(current, want *Document) []Change {
 // with it.
 func planRemovals(current, want *Document) []Change {
 	goes := func(owner string, kept bool) bool { return owner == want.Owner && !kept }
-	var profiles, subjects, tools, resources []Change
+	var profiles, subjects, tools, servers, resources, policies []Change
 	gone := map[string]string{} // what+name → detail of what goes with it
 	for _, name := range slices.Sorted(maps.Keys(current.Subjects)) {
 		if _, kept := want.Subjects[name]; goes(current.Subjects[name].Owner, kept) {
@@ -176,6 +217,24 @@ func planRemovals(current, want *Document) []Change {
 		if _, kept := want.Tools[name]; goes(t.Owner, kept) {
 			tools = append(tools, Change{Verb: Remove, What: ATool, Name: name, Tool: t})
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(current.Servers)) {
+		s := current.Servers[name]
+		if _, kept := want.Servers[name]; s.Hosted && goes(s.Owner, kept) {
+			servers = append(servers, Change{Verb: Remove, What: AServer, Name: name, Server: s})
+			gone[AServer+name] = "goes with its server"
+		}
+	}
+	for _, key := range sortedKeys(current.Policies) {
+		one := current.Policies[key]
+		change := Change{Verb: Remove, What: APolicy, Name: key.String(), Policy: one}
+		_, kept := want.Policies[key]
+		if !goes(one.Owner, kept) {
+			if change.Detail = cmp.Or(gone[ASubject+one.Subject], gone[AServer+one.Server]); change.Detail == "" {
+				continue
+			}
+		}
+		policies = append(policies, change)
 	}
 	for _, name := range slices.Sorted(maps.Keys(current.Profiles)) {
 		one := current.Profiles[name]
@@ -207,11 +266,14 @@ func planRemovals(current, want *Document) []Change {
 		if resource, ok := exactResource(g); ok && change.Detail == "" {
 			change.Detail = gone[AResource+resource]
 		}
+		if server, ok := calledServer(g); ok && change.Detail == "" {
+			change.Detail = gone[AServer+server]
+		}
 		if change.Detail != "" {
 			changes = append(changes, change)
 		}
 	}
-	return slices.Concat(changes, profiles, subjects, tools, resources)
+	return slices.Concat(changes, policies, profiles, subjects, servers, tools, resources)
 }
 
 // checkRemovals refuses to remove what the document itself grants or puts into a
@@ -236,8 +298,23 @@ func checkRemovals(removals []Change, current, want *Document) error {
 		if resource, exact := exactResource(g); exact {
 			names = append(names, AResource+" "+resource)
 		}
+		if server, ok := calledServer(g); ok {
+			names = append(names, AServer+" "+server)
+		}
 		if err := removed(AGrant+" "+grantName(g), names...); err != nil {
 			return err
+		}
+	}
+	for _, key := range sortedKeys(want.Policies) {
+		if err := removed(APolicy+" "+key.String(), ASubject+" "+key.Subject, AServer+" "+key.Server); err != nil {
+			return err
+		}
+	}
+	for name, s := range staying(current.Servers, want.Servers, gone) {
+		for _, secret := range s.Secrets() {
+			if err := removed(AServer+" "+name, AResource+" "+secret); err != nil {
+				return err
+			}
 		}
 	}
 	stay := maps.Clone(current.Profiles)
@@ -256,6 +333,30 @@ func checkRemovals(removals []Change, current, want *Document) error {
 		}
 	}
 	return nil
+}
+
+// staying yields the servers that there will be, by name.
+func staying(current, want map[string]grants.Server, gone map[string]bool) iter.Seq2[string, grants.Server] {
+	return func(yield func(string, grants.Server) bool) {
+		stay := maps.Clone(current)
+		if stay == nil {
+			stay = map[string]grants.Server{}
+		}
+		maps.DeleteFunc(stay, func(name string, _ grants.Server) bool { return gone[AServer+" "+name] })
+		maps.Copy(stay, want)
+		for _, name := range slices.Sorted(maps.Keys(stay)) {
+			if !yield(name, stay[name]) {
+				return
+			}
+		}
+	}
+}
+
+// calledServer is the one server whose tools a grant is about; not ok: it is about
+// something else.
+func calledServer(g *grants.Grant) (string, bool) {
+	server, _, found := strings.Cut(g.Pattern.Object, "/")
+	return server, found && g.Pattern.Action == grants.Call
 }
 
 func exactResource(g *grants.Grant) (string, bool) {

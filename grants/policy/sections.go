@@ -11,7 +11,7 @@ import (
 
 // later names the sections that the format reserves and this version does not
 // read. They are refused by name: ignoring one would look like applying it.
-var later = []string{"servers", "policies", "tenants"}
+var later = []string{"tenants"}
 
 func (p *parser) readDocument(root *yaml.Node) {
 	const what = "the document"
@@ -31,6 +31,10 @@ func (p *parser) readDocument(root *yaml.Node) {
 			p.entries(value, "tools", p.readTool)
 		case "profiles":
 			p.entries(value, "profiles", p.readProfile)
+		case "servers":
+			p.entries(value, "servers", p.readServer)
+		case "policies":
+			p.items(value, "policies", p.readPolicy)
 		case "grants":
 			p.items(value, "grants", p.readGrant)
 		default:
@@ -78,6 +82,14 @@ func (p *parser) setOwner() {
 	for name, one := range d.Profiles {
 		one.Owner = d.Owner
 		d.Profiles[name] = one
+	}
+	for name, s := range d.Servers {
+		s.Owner = d.Owner
+		d.Servers[name] = s
+	}
+	for key, one := range d.Policies {
+		one.Owner = d.Owner
+		d.Policies[key] = one
 	}
 	for i := range d.Grants {
 		d.Grants[i].Owner = d.Owner

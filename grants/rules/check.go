@@ -163,8 +163,8 @@ func (c *checker) checkLimits() {
 }
 
 func (c *checker) span(where string, d time.Duration) {
-	if d < time.Second || d > MaxSpan || d%time.Second != 0 {
-		c.report(where, "this is from 1 to %d whole seconds", int64(MaxSpan/time.Second))
+	if d < time.Millisecond || d > MaxSpan || d%time.Millisecond != 0 {
+		c.report(where, "this is from 0.001 to %d seconds", int64(MaxSpan/time.Second))
 	}
 }
 

@@ -65,7 +65,7 @@ type Rules struct {
 // Limits are what is counted. Nil fields limit nothing.
 type Limits struct {
 	MaxToolCalls *uint64       `json:"maxToolCalls,omitempty"` // forwarded in one session; 0: none
-	MaxRuntime   time.Duration `json:"maxRuntime,omitempty"`   // of a session, whole seconds; 0: no limit
+	MaxRuntime   time.Duration `json:"maxRuntime,omitempty"`   // of a session, whole milliseconds; 0: no limit
 	Rate         *Rate         `json:"rate,omitempty"`
 	Budget       *Budget       `json:"budget,omitempty"`
 	Breaker      *Breaker      `json:"breaker,omitempty"`
@@ -74,7 +74,7 @@ type Limits struct {
 // Rate limits calls in every window of time.
 type Rate struct {
 	Calls  uint64        `json:"calls"`  // 1 to [MaxPerCall]
-	Window time.Duration `json:"window"` // whole seconds
+	Window time.Duration `json:"window"` // whole milliseconds
 }
 
 // Budget limits what calls cost, over all sessions. Amounts are millionths of the
@@ -100,7 +100,7 @@ const (
 // after Failures in a row it opens, after Reset one call may probe.
 type Breaker struct {
 	Failures uint64        `json:"failures"`
-	Reset    time.Duration `json:"reset"` // whole seconds
+	Reset    time.Duration `json:"reset"` // whole milliseconds
 	Counts   Counts        `json:"counts"`
 }
 
