@@ -16,10 +16,14 @@ package host
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"runtime/debug"
+	"time"
 
 	"subjectbroker/proto/frame"
 	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
@@ -32,36 +36,261 @@ const controlFD = 3
 // bytes, where the daemon does not say.
 const DefaultMaxLine = 64 << 20
 
+// greetPatience is how long a server may take to start and say what it offers. Some
+// fetch themselves from the network first.
+const greetPatience = 2 * time.Minute
+
 // Config says who serves. The zero value is usable.
 type Config struct {
 	// Version of this program, which the server is told.
 	Version string
+
+	alone bool           // this process is there for nothing else
+	roots *x509.CertPool // nil: the system's
 }
 
 // Main is `sb-mcp host`: Run on descriptor 3, from the root directory. It returns
-// the exit code; refused is what to print, nil for nothing.
+// the exit code, and an error for a person where nobody else is told.
 func Main(ctx context.Context, config Config) (code int, refused error) {
 	file := os.NewFile(controlFD, "control")
+	if file == nil {
+		return 2, errStarted
+	}
 	conn, err := net.FileConn(file)
 	file.Close()
 	if err != nil {
-		return 2, errors.New("this is started by sbd only")
+		return 2, errStarted
+	}
+	// What else was inherited is not for the server.
+	if err := closeOnExec(); err != nil {
+		return 1, fmt.Errorf("closing inherited descriptors: %w", err)
 	}
 	if err := os.Chdir("/"); err != nil { // whatever the daemon stands in is no place for a server
 		return 1, err
 	}
+	debug.SetGCPercent(gcPercent)
+	config.alone = true
 	return Run(ctx, conn, config), nil
 }
 
-// Run does what the daemon says over conn until it says Stop, hangs up, or the
-// server is gone; then nothing of the server is left, and conn is closed. The
-// result is the exit code: 0 after a Stop, 1 otherwise.
+// gcPercent keeps the heap of a process small that mostly waits.
+const gcPercent = 50
+
+var errStarted = errors.New("this is started by sbd only")
+
+// Run does what the daemon says over conn until it says Stop or hangs up, ctx
+// ends, or the server is gone; then nothing of the server is left, and conn is
+// closed. The result is the exit code: 0 after a Stop or the end of ctx, else 1.
+//
+// A line, or an event, of up to Start.MaxLine bytes is held once, and of a remote
+// server one such at a time beside small ones; answers leave in pieces as they are
+// written again. The arguments of a call are held until the server has read them,
+// at most 32 MiB in all.
 func Run(ctx context.Context, conn io.ReadWriteCloser, config Config) int {
 	defer conn.Close()
-	var first hostv1.HostRequest
-	if err := frame.ReadMessage(conn, &first); err != nil || first.GetStart() == nil {
+	first := &hostv1.HostRequest{}
+	unhook := context.AfterFunc(ctx, func() { conn.Close() })
+	err := frame.ReadMessage(conn, first)
+	if !unhook() || err != nil || first.GetStart() == nil {
 		return 1
 	}
-	_ = frame.WriteMessage(conn, &hostv1.HostResponse{Message: &hostv1.HostResponse_Ended{Ended: &hostv1.Ended{Why: "refused", Code: -1}}})
-	return 1
+	h := &host{conn: conn, out: frame.NewWriter(conn), config: config, stops: make(chan time.Duration, 1)}
+	return h.serve(ctx, first.GetStart())
+}
+
+// host is one server for one subject.
+type host struct {
+	conn    io.ReadWriteCloser
+	out     *frame.Writer
+	config  Config
+	session *session
+	stops   chan time.Duration // the daemon said Stop, with its grace
+}
+
+// errHungUp: the daemon is not there any more.
+var errHungUp = errors.New("the daemon hung up")
+
+func (h *host) serve(ctx context.Context, start *hostv1.Start) int {
+	limit := int(min(start.GetMaxLine(), 1<<30))
+	if limit == 0 {
+		limit = DefaultMaxLine
+	}
+	way, confinement, err := h.connect(ctx, start, limit)
+	if err != nil {
+		h.end(ending{why: whyRefused, detail: wordsOf(err), code: -1}, 0)
+		return 1
+	}
+	if undumpable() {
+		confinement = append(confinement, "undumpable")
+	}
+	alive, hangUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer hangUp(nil)
+	h.session = newSession(h.out, way, h.config.Version, hangUp)
+	way.begin(h.session)
+	reading := make(chan struct{})
+	go func() {
+		defer close(reading)
+		h.read(hangUp)
+	}()
+	ended, code := h.follow(ctx, alive, way, confinement)
+	h.session.end()
+	h.end(ended, h.session.oddLines())
+	h.conn.Close()
+	<-reading
+	return code
+}
+
+// connect starts the server, or finds the way to it.
+func (h *host) connect(ctx context.Context, start *hostv1.Start, limit int) (link, []string, error) {
+	switch {
+	case start.GetUrl() != "" && len(start.GetCommand()) > 0 || start.GetUrl() == "" && len(start.GetCommand()) == 0:
+		return nil, nil, errors.New("a server is either a command or a URL")
+	case start.GetUrl() != "":
+		way, err := newRemote(start, limit, h.config.roots)
+		if err != nil {
+			return nil, nil, err
+		}
+		return way, nil, nil
+	}
+	way, confinement, err := startProcess(ctx, start, limit, h.config.alone)
+	if err != nil {
+		return nil, nil, err
+	}
+	return way, confinement, nil
+}
+
+// follow greets the server and stays with it to its end.
+func (h *host) follow(ctx, alive context.Context, way link, confinement []string) (ended ending, code int) {
+	greeting, done := context.WithTimeout(alive, greetPatience)
+	greeted := make(chan error, 1)
+	listing := make(chan struct{})
+	go func() {
+		defer close(listing)
+		g, err := h.greet(greeting, confinement)
+		greeted <- err
+		if err == nil {
+			h.relist(alive, way, g)
+		}
+	}()
+	defer func() {
+		done()
+		h.session.end()
+		<-listing
+	}()
+	stopped := ending{why: whyStopped, detail: "the daemon stopped it", code: -1}
+	for {
+		select {
+		case err := <-greeted:
+			if err == nil {
+				continue
+			}
+			select {
+			case <-way.gone(): // which says more
+				return way.end(false), 1
+			default:
+			}
+			why := whyProtocol
+			if _, far := way.(*remote); far && !errors.Is(err, errFailed) {
+				why = whyUnreachable
+			}
+			way.end(true)
+			return ending{why: why, detail: err.Error(), code: -1}, 1
+		case <-way.gone():
+			return way.end(false), 1
+		case grace := <-h.stops:
+			waiting, cancel := context.WithTimeout(alive, grace)
+			go func() {
+				select {
+				case <-way.gone(): // and answers nothing
+					cancel()
+				case <-waiting.Done():
+				}
+			}()
+			h.session.drain(waiting)
+			cancel()
+			stopped.code = way.end(alive.Err() == nil).code
+			return stopped, 0
+		case <-ctx.Done():
+			stopped.code = way.end(true).code
+			return stopped, 0
+		case <-alive.Done(): // nobody is left who could be told
+			way.end(false)
+			return stopped, 1
+		}
+	}
+}
+
+// greet opens the session and tells the daemon what there is.
+func (h *host) greet(ctx context.Context, confinement []string) (greeting, error) {
+	g, err := h.session.greet(ctx)
+	if err != nil {
+		return g, err
+	}
+	var tools []*hostv1.Tool
+	if g.tools {
+		if tools, err = h.session.list(ctx); err != nil {
+			return g, err
+		}
+	}
+	h.session.tell(&hostv1.HostResponse{Message: &hostv1.HostResponse_Started{Started: &hostv1.Started{Revision: g.revision, Confinement: confinement}}})
+	h.session.listed(tools, g.instructions)
+	return g, nil
+}
+
+// relist says what there is whenever somebody asks or it changes.
+func (h *host) relist(ctx context.Context, way link, g greeting) {
+	for {
+		select {
+		case <-h.session.relist:
+		case <-way.gone():
+			return
+		case <-ctx.Done():
+			return
+		}
+		var tools []*hostv1.Tool
+		if g.tools {
+			patient, done := context.WithTimeout(ctx, greetPatience)
+			var err error
+			tools, err = h.session.list(patient)
+			done()
+			if err != nil {
+				h.session.say("[its tools could not be listed again: " + err.Error() + "]")
+				continue
+			}
+		}
+		h.session.listed(tools, g.instructions)
+	}
+}
+
+// read does what the daemon says until it hangs up.
+func (h *host) read(hangUp context.CancelCauseFunc) {
+	for {
+		m := &hostv1.HostRequest{}
+		if err := frame.ReadMessage(h.conn, m); err != nil {
+			hangUp(errHungUp)
+			return
+		}
+		switch said := m.GetMessage().(type) {
+		case *hostv1.HostRequest_Call:
+			h.session.call(said.Call)
+		case *hostv1.HostRequest_Cancel:
+			h.session.cancel(said.Cancel.GetId())
+		case *hostv1.HostRequest_List:
+			h.session.again()
+		case *hostv1.HostRequest_Stop:
+			select {
+			case h.stops <- time.Duration(said.Stop.GetGraceMs()) * time.Millisecond:
+			default: // it was said before
+			}
+		}
+	}
+}
+
+// end is the last word.
+func (h *host) end(e ending, odd int) {
+	if odd > 0 {
+		e.detail += fmt.Sprintf("; %d lines of what it wrote were no messages", odd)
+	}
+	// A daemon that is gone needs no last word.
+	_ = h.out.Write(&hostv1.HostResponse{Message: &hostv1.HostResponse_Ended{Ended: &hostv1.Ended{Why: e.why, Detail: e.detail, Code: int32(e.code)}}})
 }
