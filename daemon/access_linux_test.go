@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"strings"
 	"testing"
 
 	"subjectbroker/daemon/daemontest"
@@ -38,4 +39,46 @@ func TestLaunchOfARaisedSubjectNeedsASession(t *testing.T) {
 	equal(t, "with a session, and content", open(stranger, "high", "plan"), "ALLOWED")
 	setTier(d, "high", "cooperative")
 	equal(t, "after it was lowered", open(anotherOperator(t, d), "high"), "ALLOWED")
+}
+
+// A launch that was opened before anybody had to be authenticated for it may be any
+// process's: it counts for no tier that is asked for later. What it is worth
+// otherwise, and a launch that an authenticated operator opened, stay as they are.
+func TestLaunchOfBeforeTheTierWasRaised(t *testing.T) {
+	d := daemontest.Start(t)
+	d.Put("plan", "x")
+	d.AddSubject("worker", "tiered")
+	d.Grant("worker", "read:plan")
+	d.Grant("tiered", "read:plan", atTier("bound"))
+	early, _ := d.OpenTree("worker", daemontest.TreeOptions{})
+	must(t, early.Go(self(t), "hold", d.Home))
+	line, err := early.Line()
+	must(t, err)
+	equal(t, "a run before", line, "worker bound")
+	tiered, _ := d.OpenTree("tiered", daemontest.TreeOptions{})
+	later, _ := d.OpenTree("worker", daemontest.TreeOptions{})
+
+	setTier(d, "worker", "bound")
+	line, err = early.Line()
+	must(t, err)
+	equal(t, "that run", strings.Fields(line)[0], "ended")
+	must(t, early.Say("again"))
+	line, err = early.Line()
+	must(t, err)
+	equal(t, "another run", line, "ACCESS_DENIED")
+	equal(t, "why not", last(d, "run.open").Cause, "TIER_TOO_LOW")
+	must(t, tiered.Go(self(t), "read", d.Home, "tiered", "plan"))
+	_, stdout, _ := tiered.Wait()
+	equal(t, "by a grant with a tier", stdout, "")
+	equal(t, "why not", last(d, "acquire").Cause, "TIER_TOO_LOW")
+
+	vouched, _ := d.OpenTree("worker", daemontest.TreeOptions{})
+	must(t, vouched.Go(self(t), "read", d.Home, "worker", "plan"))
+	_, stdout, stderr := vouched.Wait()
+	equal(t, "in one that was opened with a session: "+stderr, stdout, "x")
+
+	setTier(d, "worker", "cooperative")
+	must(t, later.Go(self(t), "read", d.Home, "worker", "plan"))
+	_, stdout, stderr = later.Wait()
+	equal(t, "in one of before, now that nothing is asked for: "+stderr, stdout, "x")
 }

@@ -11,16 +11,28 @@ import (
 	"subjectbroker/proto/wire"
 )
 
-// mayRun says why a subject may not open a run at tier; the cause is empty when
-// it may. born is when that subject was created.
-func (d *Daemon) mayRun(name string, tier grants.Tier) (born time.Time, cause string) {
+// mayOpen says why a run may not open, or stay open; the cause is empty when it may.
+// born is when its subject was created.
+func (d *Daemon) mayOpen(r *run) (born time.Time, cause string) {
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	return st.mayRun(name, tier)
+	return st.mayRun(r.subject, st.worth(r.asker()))
 }
 
-// mayRun is the same for a caller that holds mu or changing.mu.
+// worth is the tier that counts for one who asks. While a subject asks for more than
+// cooperative, a launch that any process of the uid could have started, maybe before
+// that was asked for, is worth no more than such a process. The caller holds mu or
+// changing.mu.
+func (s *state) worth(who asker) grants.Tier {
+	if who.anyone && s.raised() {
+		return grants.Cooperative
+	}
+	return who.tier
+}
+
+// mayRun says why a subject may not open a run at tier. The caller holds mu or
+// changing.mu.
 func (s *state) mayRun(name string, tier grants.Tier) (born time.Time, cause string) {
 	subject, ok := s.set.Subject(name)
 	switch {
@@ -41,7 +53,7 @@ func (d *Daemon) entitled(r *run) bool {
 			return false
 		}
 	}
-	born, cause := d.mayRun(r.subject, r.tier)
+	born, cause := d.mayOpen(r)
 	return cause == "" && born.Equal(r.born) && d.state().stands(r.profile)
 }
 

@@ -18,7 +18,8 @@ import (
 //	 "uid":…,"pid":…,"start":…,"bootId":…,                        its first process, as the daemon sees it
 //	 "pidNs":{"dev":…,"ino":…},"userNs":{…},                      the namespaces of that process
 //	 "command":…,"opened":…,"disclosed":[…],"noNet":…,"workspace":…,
-//	 "personal":[…]}                                             which of the disclosed are the operator's own
+//	 "personal":[…],                                             which of the disclosed are the operator's own
+//	 "vouched":…}                                                whether who opened it was authenticated
 //
 // Times are RFC 3339 with nanoseconds, start is in clock ticks since boot. What
 // is empty is left out. A row is how a daemon that was started again knows a tree.
@@ -42,6 +43,7 @@ type launchRow struct {
 	noNet       bool
 	workspace   string
 	personal    []string // those of disclosed that are personal, and so of uid's alone
+	vouched     bool     // an authenticated operator opened it, and not just any process of uid
 }
 
 // storedLaunch is its stored form.
@@ -64,12 +66,13 @@ type storedLaunch struct {
 	NoNet     bool           `json:"noNet,omitempty"`
 	Workspace string         `json:"workspace,omitempty"`
 	Personal  []string       `json:"personal,omitempty"`
+	Vouched   bool           `json:"vouched,omitempty"`
 }
 
 func encodeLaunch(l launchRow) ([]byte, error) {
 	return json.Marshal(storedLaunch{
 		1, l.id, l.subject, l.born.UTC(), l.profile, l.tier.String(), l.uid, l.pid, l.start, l.bootID, l.pidNS, l.userNS,
-		l.command, l.opened.UTC(), l.disclosed, l.noNet, l.workspace, l.personal,
+		l.command, l.opened.UTC(), l.disclosed, l.noNet, l.workspace, l.personal, l.vouched,
 	})
 }
 
@@ -89,7 +92,7 @@ func decodeLaunch(raw []byte) (launchRow, error) {
 	}
 	l := launchRow{
 		s.ID, s.Subject, s.Born, s.Profile, tier, s.UID, s.PID, s.Start, s.BootID, s.PIDNS, s.UserNS,
-		s.Command, s.Opened, s.Disclosed, s.NoNet, s.Workspace, s.Personal,
+		s.Command, s.Opened, s.Disclosed, s.NoNet, s.Workspace, s.Personal, s.Vouched,
 	}
 	if again, err := encodeLaunch(l); err != nil || !bytes.Equal(again, raw) {
 		return launchRow{}, fmt.Errorf("it is not what this version writes")

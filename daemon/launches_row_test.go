@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,15 @@ func TestLaunchRow(t *testing.T) {
 	got, err := decodeLaunch([]byte(golden))
 	if err != nil || !reflect.DeepEqual(got, someLaunch) {
 		t.Errorf("%v: read as %+v, want %+v", err, got, someLaunch)
+	}
+	vouched := someLaunch
+	vouched.vouched = true
+	raw, err = encodeLaunch(vouched)
+	if want := strings.TrimSuffix(golden, "}") + `,"vouched":true}`; err != nil || string(raw) != want {
+		t.Errorf("%v: it is stored as\n%s, want\n%s", err, raw, want)
+	}
+	if got, err := decodeLaunch(raw); err != nil || !reflect.DeepEqual(got, vouched) {
+		t.Errorf("%v: read as %+v, want %+v", err, got, vouched)
 	}
 }
 

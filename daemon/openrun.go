@@ -60,7 +60,7 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 		id: grants.NewID(), subject: who.subject, tier: who.tier, launch: who.launch, peer: p, command: p.Command(),
 		shimVersion: req.GetShimVersion(), opened: d.clock.now(), done: make(chan struct{}), resources: map[string]*uint32{},
 	}
-	if r.born, cause = d.mayRun(r.subject, r.tier); cause == "" && !who.is(r.born) {
+	if r.born, cause = d.mayOpen(r); cause == "" && !who.is(r.born) {
 		cause = causeSubjectChanged
 	}
 	if cause == "" {

@@ -55,7 +55,7 @@ func (o operator) OpenLaunch(ctx context.Context, req *operatorv1.OpenLaunchRequ
 		id: grants.NewID(), subject: req.GetSubject(), profile: req.GetProfile(), tier: launchTier(req.GetSandbox()),
 		uid: held.UID, pid: held.PID, start: held.Start, bootID: at.bootID, pidNS: ns.PID, userNS: ns.User,
 		command: peer.Printable(req.GetCommand()), opened: d.clock.now().UTC(), disclosed: slices.Sorted(slices.Values(req.GetDisclose())),
-		noNet: req.GetNoNet(), workspace: workspace,
+		noNet: req.GetNoNet(), workspace: workspace, vouched: d.authenticated(caller),
 	}, held)
 	opened := false
 	defer func() {

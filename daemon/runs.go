@@ -208,7 +208,9 @@ func byOpened(a, b *run) int {
 
 // asker is the run, as far as a decision depends on it.
 func (r *run) asker() asker {
-	return asker{subject: r.subject, tier: r.tier, profile: r.profile.Name, ceiling: r.ceiling}
+	return asker{
+		subject: r.subject, tier: r.tier, anyone: r.launch != nil && !r.launch.vouched, profile: r.profile.Name, ceiling: r.ceiling,
+	}
 }
 
 // entry is the part of an entry that every request of the run has.

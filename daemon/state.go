@@ -83,6 +83,7 @@ func (s *state) refund(grantID string) {
 type asker struct {
 	subject string
 	tier    grants.Tier
+	anyone  bool            // it is in a launch that any process of the uid may have opened: see worth
 	profile string          // empty: none
 	ceiling *grants.Ceiling // of the run under the profile; nil although profile is set: there is none of that name
 	host    bool            // a host asks for a tool of its own, not for ours
@@ -99,7 +100,7 @@ func (a asker) tool(action grants.Action) string {
 // request makes the question for the evaluator. The caller holds mu.
 func (s *state) request(who asker, capability grants.Capability, at reading) grants.Request {
 	q := grants.Request{
-		Subject: who.subject, Capability: capability, Tier: who.tier, Profile: who.profile, Ceiling: who.ceiling,
+		Subject: who.subject, Capability: capability, Tier: s.worth(who), Profile: who.profile, Ceiling: who.ceiling,
 		Tool: who.tool(capability.Action), Used: s.used,
 	}
 	q.Object = s.object(capability)
