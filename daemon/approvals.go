@@ -2,10 +2,15 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"subjectbroker/audit"
+	"subjectbroker/grants"
 	"subjectbroker/proto/wire"
+	"subjectbroker/vault/regfile"
 )
 
 // Kinds of entries about requests to a person. None holds what was asked for beside
@@ -91,11 +96,412 @@ type replay struct {
 	isError bool // it is an error object
 }
 
+// Causes of requests for approval that came to nothing.
+const (
+	causeRefused     = "APPROVAL_REFUSED"
+	causeQuiet       = "REFUSED_TOO_OFTEN"
+	causeTooMany     = "TOO_MANY_APPROVALS"
+	causeUnanswered  = "UNANSWERED"
+	causeUnused      = "NOT_USED"
+	causeVoid        = "APPROVAL_VOID"
+	causeGatedUse    = "GATED_USE"
+	causeGrant       = "GRANT_CHANGED"
+	causePin         = "PIN_CHANGED"
+	causePolicy      = "POLICY_CHANGED"
+	causeContent     = "CONTENT_CHANGED"
+	causeStopped     = "DAEMON_STOPPED"
+	causeVaultLocked = "LOCKED"
+	causeRunOver     = "RUN_ENDED"
+	causeUsedUp      = "USED_UP"
+	causeRevoked     = "REVOKED"
+	causeOutOfDate   = "EXPIRED"
+	causeTierChanged = "TIER_TOO_LOW"
+)
+
 // gateOn asks a person, unless a standing answer covers the request. It waits at
 // most for g.wait, and as long as ctx and the run last. The error is a *wire.Error
 // and means that the log could not take the request: nothing was asked.
+//
+// The same request attaches to the same card, from the same launch or, outside of
+// any, the same run. An answer for once lets one of those who wait through; the
+// others wait for how that ends: whoever comes to it when nobody got its answer gets
+// that, and otherwise a person is asked anew.
 func (d *Daemon) gateOn(ctx context.Context, g gateAsk) (gateAnswer, error) {
-	return gateAnswer{outcome: gateNoApprover, reason: wire.ApprovalDenied, cause: causeNoApprover}, nil
+	if !d.approvable() {
+		return gateAnswer{outcome: gateNoApprover, reason: wire.ApprovalDenied, cause: causeNoApprover}, nil
+	}
+	wait := g.wait
+	if wait == 0 {
+		wait = d.approvalWait
+	}
+	timer := time.NewTimer(max(wait, 0))
+	defer timer.Stop()
+	var attached *card
+	told := false
+	defer func() { d.approvals.leave(attached) }()
+	for {
+		key, denied := d.cardKey(&g)
+		if denied != nil {
+			return *denied, nil
+		}
+		answer, err := d.useConsent(&g, key)
+		if err != nil || answer.outcome != gateNone {
+			return answer, err
+		}
+		c, answer, err := d.cardFor(&g, key, attached)
+		if err != nil || c == nil {
+			return answer, err
+		}
+		attached = c
+		for again := false; !again; {
+			state, changed, answer := d.approvals.look(c)
+			switch {
+			case answer.outcome != gateNone:
+				return answer, nil
+			case state == cardApproved:
+				answer, err := d.useCard(&g, c)
+				if err != nil || answer.outcome != gateNone {
+					return answer, err
+				}
+				// Somebody else has used it, or it is void: what it has become is looked
+				// at again, unless a standing answer was given.
+				again = d.approvals.detached(c)
+				continue
+			case state == cardSettled:
+				again = true // it was used by somebody else, who has its answer
+				continue
+			}
+			if !told && g.waiting != nil && state != cardMaking && wait > 0 {
+				g.waiting(c.id)
+				told = true
+			}
+			pending := gateAnswer{outcome: gatePending, id: c.id, reason: wire.ApprovalPending}
+			select {
+			case <-changed:
+			case <-timer.C:
+				return pending, nil
+			case <-ctx.Done():
+				return pending, nil
+			case <-g.run.done:
+				return pending, nil
+			case <-d.life.Done():
+				return pending, nil
+			}
+		}
+	}
+}
+
+// cardKey is what an answer to a request would be bound to as things are, or why
+// nobody is asked: what is not allowed never becomes a card.
+func (d *Daemon) cardKey(g *gateAsk) (cardKey, *gateAnswer) {
+	capability, err := grants.ParseCapability(g.capability)
+	if err != nil {
+		return cardKey{}, &gateAnswer{outcome: gateDenied, reason: wire.AccessDenied, cause: causeMalformed}
+	}
+	decision := d.state().decide(g.run.asker(), capability, d.clock.read())
+	if d.over(g.run) {
+		return cardKey{}, &gateAnswer{outcome: gateDenied, reason: wire.RunEnded, cause: causeRunOver}
+	}
+	if decision.Outcome == grants.Denied {
+		return cardKey{}, &gateAnswer{outcome: gateDenied, reason: wire.Reason(decision.Reason), cause: string(decision.Cause)}
+	}
+	r := g.run
+	k := cardKey{
+		subject: r.subject, born: r.born.UnixNano(), profile: r.profile.Name, tier: r.tier, session: r.id,
+		server: g.server, tool: g.tool, resource: g.resource, capability: g.capability, argsDigest: g.argsDigest,
+		pin: g.pin, policy: g.policy, grant: decision.GrantID, outcome: decision.Outcome,
+	}
+	if r.launch != nil {
+		k.session = r.launch.id
+	}
+	if g.resource != "" {
+		k.content = d.state().contentOf(g.resource)
+	}
+	return k, nil
+}
+
+// contentOf says which content a resource has, as far as is known without opening
+// it. It takes mu.
+func (s *state) contentOf(name string) string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f, ok := s.catalog[name]
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%d/%d/%s", f.created.UnixNano(), f.version, f.pinned)
+}
+
+// approved reports whether what was opened is the content that a resource has as far
+// as is in force: a person has approved that, and not what may have come since. It
+// takes mu.
+func (s *state) approved(name string, out *opened) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f, ok := s.catalog[name]
+	if !ok || f.version != out.version {
+		return false
+	}
+	pinned := strings.HasPrefix(f.pinned, regfile.Content+" ")
+	return !pinned || f.pinned == regfile.Content+" "+out.sha256.String()
+}
+
+// cardFor is the card of a request, which may be a new one. Without one, the answer
+// says why nobody is asked.
+func (d *Daemon) cardFor(g *gateAsk, k cardKey, attached *card) (*card, gateAnswer, error) {
+	a := d.approvals
+	at := d.clock.read()
+	a.mu.Lock()
+	if c := a.byKey[k]; c != nil {
+		if c != attached {
+			c.asked = a.note(k.topic(), at.now)
+			c.waiting++
+			a.release(attached)
+			a.tell(c)
+		}
+		a.mu.Unlock()
+		return c, gateAnswer{}, nil
+	}
+	if a.quiet(k.topic(), at.now) {
+		a.mu.Unlock()
+		return nil, gateAnswer{outcome: gateDenied, reason: wire.ApprovalDenied, cause: causeQuiet}, nil
+	}
+	if of, all := a.waits(k.subject); of >= maxCardsPerSubject || all >= maxCards {
+		a.mu.Unlock()
+		return nil, gateAnswer{outcome: gateDenied, reason: wire.RateLimited, cause: causeTooMany}, nil
+	}
+	c := &card{
+		id: d.newCardID(), key: k, run: g.run, why: g.why, created: at.now, expires: at.in(approvalLife), changed: make(chan struct{}), waiting: 1,
+	}
+	c.asked = a.note(k.topic(), at.now)
+	a.cards[c.id], a.byKey[k] = c, c
+	a.release(attached)
+	a.mu.Unlock()
+
+	d.show(c, g) // nobody sees it yet
+	_, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
+		e := c.entry(kindApprovalRequest)
+		e.Decision, e.ReasonCode = decisionPending, string(wire.ApprovalPending)
+		return e, nil
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c.state != cardMaking { // a lock came first
+		return c, gateAnswer{}, nil
+	}
+	if err != nil {
+		c.cause = causeStorage
+		a.set(c, cardVoid)
+		return nil, gateAnswer{}, wire.Deny(wire.AuditFailed)
+	}
+	a.set(c, cardPending)
+	a.wake() // what it is about may have changed meanwhile
+	return c, gateAnswer{}, nil
+}
+
+// newCardID returns an id that neither a card nor a grant nor a standing answer has.
+// The caller holds approvals.mu.
+func (d *Daemon) newCardID() string {
+	st := d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	for {
+		id := st.newGrantID()
+		_, stands := st.consents[id]
+		if _, taken := d.approvals.cards[id]; !taken && !stands {
+			return id
+		}
+	}
+}
+
+// leave ends a wait.
+func (a *approvals) leave(c *card) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.release(c)
+}
+
+// release ends a wait for a card; nil: there was none. The caller holds mu.
+func (a *approvals) release(c *card) {
+	if c != nil {
+		c.waiting--
+		a.tell(c)
+	}
+}
+
+// look is how far a card has come, what tells of a change, and the answer where the
+// card has one for whoever waits for it.
+func (a *approvals) look(c *card) (cardState, <-chan struct{}, gateAnswer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	answer := gateAnswer{id: c.id}
+	switch c.state {
+	case cardDenied:
+		answer.outcome, answer.reason, answer.cause = gateDenied, wire.ApprovalDenied, causeRefused
+	case cardExpired:
+		answer.outcome, answer.reason, answer.cause = gateExpired, wire.ApprovalExpired, causeUnanswered
+	case cardVoid:
+		answer.outcome, answer.reason, answer.cause = gateDenied, wire.ApprovalDenied, causeVoid
+	case cardSettled:
+		if c.answer != nil {
+			answer.outcome, answer.replay = gateReplay, c.answer
+			a.forget(c)
+			a.tell(c)
+		}
+	}
+	return c.state, c.changed, answer
+}
+
+// detached reports whether requests of its key attach to a card no more.
+func (a *approvals) detached(c *card) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.byKey[c.key] != c && !c.state.over()
+}
+
+// errNotThere stops an entry that would tell of what did not happen.
+var errNotThere = errors.New("somebody else was first")
+
+// useCard reserves the one use of an approved card. The zero answer says that
+// somebody else was first, or that a standing answer was given.
+func (d *Daemon) useCard(g *gateAsk, c *card) (gateAnswer, error) {
+	a := d.approvals
+	_, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
+		cause := d.standing(c)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if c.state != cardApproved || c.scope != scopeOnce || cause != "" || c.expires.passed(d.clock.read()) {
+			return audit.Entry{}, errNotThere
+		}
+		a.set(c, cardRunning)
+		return d.runEntry(g, c.key, c.id, 0), nil
+	})
+	if errors.Is(err, errNotThere) {
+		d.sweep() // it may be void, or over
+		return gateAnswer{}, nil
+	}
+	if err != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if c.state == cardRunning {
+			a.set(c, cardApproved)
+		}
+		return gateAnswer{}, wire.Deny(wire.AuditFailed)
+	}
+	return gateAnswer{
+		outcome: gateApproved, id: c.id,
+		take: func() bool {
+			cause := d.standing(c)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return c.state == cardRunning && cause == ""
+		},
+		untake: func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if c.state == cardRunning {
+				a.set(c, cardApproved)
+			}
+			a.wake()
+		},
+		settle: func(end string, answer []byte, isError, delivered bool) {
+			a.settle(c, end, answer, isError, delivered)
+		},
+	}, nil
+}
+
+// runEntry tells that an answer is used; number: the how manieth time, where uses
+// are counted.
+func (d *Daemon) runEntry(g *gateAsk, k cardKey, id string, number uint64) audit.Entry {
+	e := g.run.entry(kindApprovalRun)
+	k.describe(&e)
+	e.ApprovalID, e.Count, e.Decision, e.ReasonCode = id, number, decisionAllow, string(wire.Allowed)
+	return e
+}
+
+// settle ends a card that was used. An answer that nobody got is kept for a retry as
+// long as the card would have lived.
+func (a *approvals) settle(c *card, end string, answer []byte, isError, delivered bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c.state != cardRunning {
+		return
+	}
+	c.outcome = end
+	if !delivered && len(answer) > 0 && len(answer) <= maxKeptAnswer && a.kept+len(answer) <= maxKeptAnswers {
+		c.answer = &replay{answer: answer, isError: isError}
+		a.kept += len(answer)
+	}
+	a.set(c, cardSettled)
+}
+
+// standing says why a card, or what was approved, is void; empty: it stands. It
+// looks at what is in force, and may be called under the log's mutex.
+func (d *Daemon) standing(c *card) (cause string) {
+	if c.over() || !d.entitled(c.run) {
+		return causeRunOver
+	}
+	return d.keyStands(c.key, c.run.asker(), c.pinState == pinTrusted)
+}
+
+// keyStands says why what a key binds an answer to is not so any more; empty: it is.
+func (d *Daemon) keyStands(k cardKey, who asker, trusted bool) (cause string) {
+	st := d.state()
+	if !st.open {
+		return causeVaultLocked
+	}
+	capability, err := grants.ParseCapability(k.capability)
+	if err != nil {
+		return causeMalformed
+	}
+	decision := st.decide(who, capability, d.clock.read())
+	switch {
+	case decision.Outcome == grants.Denied:
+		return string(decision.Cause)
+	case decision.GrantID != k.grant || decision.Outcome != k.outcome:
+		return causeGrant
+	}
+	return d.boundVoid(k, trusted)
+}
+
+// boundVoid is keyStands without the grants.
+func (d *Daemon) boundVoid(k cardKey, trusted bool) (cause string) {
+	st := d.state()
+	if k.resource != "" {
+		if st.contentOf(k.resource) != k.content {
+			return causeContent
+		}
+		return ""
+	}
+	if pin, now := st.pinOf(k.server, k.tool); now != trusted || now && pin != k.pin {
+		return causePin
+	}
+	version := ""
+	if p := st.policyOf(k.subject, k.server); p != nil {
+		version = p.Version()
+	}
+	if version != k.policy {
+		return causePolicy
+	}
+	return ""
+}
+
+// gateRead asks a person for content that a run may have then, once for each answer.
+func (d *Daemon) gateRead(r *run, name string) func(context.Context, grants.Capability, verdict) (gateAnswer, error) {
+	return func(ctx context.Context, capability grants.Capability, v verdict) (gateAnswer, error) {
+		return d.gateOn(ctx, gateAsk{run: r, resource: name, capability: capability.String(), why: d.whyRead(r, v.grant)})
+	}
+}
+
+// whyRead says in words what asks for a person before a read.
+func (d *Daemon) whyRead(r *run, grant string) string {
+	st := d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	if g, ok := st.set.Grant(grant); ok && g.RequireApproval {
+		return "the grant " + g.Pattern.String() + " is given with each approval"
+	}
+	return "the profile " + r.profile.Name + " has a person approve what its tools do"
 }
 
 // approvable reports whether anybody could answer a request: an operator of another

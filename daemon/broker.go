@@ -68,14 +68,14 @@ func (b broker) Acquire(ctx context.Context, req *brokerv1.AcquireRequest) (*bro
 	}
 	name := req.GetResourceId()
 	a := b.d.ask(r, audit.Acquire, "read:"+name)
-	a.open = b.d.openContent(ctx, name, 0)
+	a.open, a.gate = b.d.openContent(ctx, name, 0), b.d.gateRead(r, name)
 	got, err := b.d.release(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	r.count(name, got.reason == wire.Allowed, got.owner)
 	if got.reason != wire.Allowed {
-		return nil, wire.Deny(got.reason)
+		return nil, got.refusal()
 	}
 	// The codec wipes the content when it has been marshalled.
 	return &brokerv1.AcquireResponse{ResourceId: name, Content: got.content, Kind: got.kind, Version: got.version, AuditSeq: got.seq}, nil

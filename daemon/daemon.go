@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -53,6 +54,9 @@ type Config struct {
 	Now func() time.Time
 	// Boot is the boot clock, with the id of the boot; nil: the machine's.
 	Boot func() (id string, since time.Duration)
+	// ApprovalWait is how long a gated read waits for a person before its answer is
+	// that one was asked; 0: 25 s.
+	ApprovalWait time.Duration
 	// Ready is called once the sockets listen; nil: nothing.
 	Ready func()
 	// Stopping is called when the daemon begins to stop, with the reason, which
@@ -93,6 +97,9 @@ type Daemon struct {
 	guard    *guard
 	sessions *sessions
 	trying   sync.Mutex // held while a passphrase of the operator is judged
+
+	approvals    *approvals
+	approvalWait time.Duration // of a read; see Config
 
 	passwd, groups string // files that say who belongs to which group
 
@@ -221,6 +228,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.upkeep = newUpkeep()
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
 	d.hosts, d.offers = newHosts(d), newOffers()
+	d.approvals, d.approvalWait = newApprovals(), cmp.Or(cfg.ApprovalWait, approvalWait)
 	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(settings.noGuard), newSessions()
 	d.passwd, d.groups = passwdFile, groupFile
 	if d.socketDir == "" {
@@ -247,6 +255,7 @@ func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, loc
 	tasks.Go(func() { operatorServer.run(socks.operator, served) })
 	tasks.Go(func() { d.tend(lock, rotate) })
 	tasks.Go(d.keepUp)
+	tasks.Go(d.tendApprovals)
 	d.heads.start(d.life, d.log)
 	if d.locking.waiting() {
 		tasks.Go(d.retryUnlock)
@@ -280,6 +289,7 @@ func (d *Daemon) stop(servers ...*server) {
 		done.Go(s.stop)
 	}
 	done.Wait()
+	d.voidCards(causeStopped)
 	if err := d.endRuns(wire.BrokerUnavailable, "DAEMON_STOPPED", func(*run) bool { return true }); err != nil {
 		d.logger.Warn("the log could not take the end of every run")
 	}

@@ -47,7 +47,7 @@ func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 		}); err != nil {
 			return err
 		}
-		if err := errors.Join(st.loadTools(tx), st.loadProfiles(tx), st.loadLaunches(tx), st.loadServers(tx)); err != nil {
+		if err := errors.Join(st.loadTools(tx), st.loadProfiles(tx), st.loadLaunches(tx), st.loadServers(tx), st.loadConsents(tx)); err != nil {
 			return err
 		}
 		if err := tx.Each(bucketGrants, func(id string, row []byte) error {
@@ -123,6 +123,10 @@ func (r *reconciliation) follow(e audit.Entry) {
 	case audit.Acquire:
 		if e.Decision == decisionAllow && e.GrantID != "" && e.Count > 0 {
 			r.uses[e.GrantID] = max(r.uses[e.GrantID], e.Count)
+		}
+	case kindApprovalRun:
+		if e.Count > 0 {
+			r.uses[e.ApprovalID] = max(r.uses[e.ApprovalID], e.Count)
 		}
 	}
 }

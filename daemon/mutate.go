@@ -91,6 +91,7 @@ func (d *Daemon) commit(ctx context.Context, st *state, c change) (err error) {
 	if c.after != nil {
 		c.after()
 	}
+	d.approvals.wake()
 	return nil
 }
 

@@ -42,6 +42,9 @@ type alsoJudges interface {
 	// judge comes after the grants have allowed or gated, and may be stricter. It
 	// takes nothing and is called again under the log's mutex.
 	judge(v *verdict)
+	// at is called first of all under the log's mutex: the entry will have this seq
+	// and this time, unless there will be none.
+	at(seq uint64, now time.Time)
 	// take is called under the log's mutex for what is allowed, after everything
 	// else was rechecked and before a person's answer and a use are taken. It takes
 	// what the request costs, or is stricter.
@@ -99,6 +102,14 @@ type answer struct {
 	decision grants.Outcome
 	reason   wire.Reason
 	gate     gateAnswer // what a person said; its zero value: nobody was asked
+}
+
+// refusal is what who asked is told of an answer that is no release.
+func (a answer) refusal() *wire.Error {
+	if a.reason == wire.ApprovalPending {
+		return wire.Pending(a.gate.id)
+	}
+	return wire.Deny(a.reason)
 }
 
 // verdict is how an ask ends, as the log will say it.
@@ -165,8 +176,11 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	}
 	var reserved use
 	spent := false
-	ticket, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
-		v, reserved = d.recheck(a, capability, v, out.created, gate)
+	ticket, err := d.log().Append(func(seq uint64, now time.Time) (audit.Entry, error) {
+		if a.also != nil {
+			a.also.at(seq, now)
+		}
+		v, reserved = d.recheck(a, capability, v, &out, gate)
 		if v.outcome == grants.Denied || v.outcome == grants.Pending && a.acts() { // retries fill the disk as well
 			if spent = d.budgets.spend(a.peer.Key(), a.entry.SubjectID, d.clock.now()); !spent {
 				return audit.Entry{}, errOverBudget
@@ -241,7 +255,7 @@ func (a ask) judge(capability grants.Capability) verdict {
 // every restriction is in order: it judges again, ends with the run, makes sure
 // that the name still means the resource that was opened, takes a person's answer
 // and what else there is to take, and reserves the use.
-func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, created time.Time, gate gateAnswer) (verdict, use) {
+func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, out *opened, gate gateAnswer) (verdict, use) {
 	if a.over() {
 		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: string(wire.RunEnded)}, use{}
 	}
@@ -263,7 +277,7 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, cr
 		return now, use{}
 	}
 	st := d.state()
-	if a.open != nil && capability.Action.NamesResource() && !st.same(capability.Object, created) {
+	if a.open != nil && capability.Action.NamesResource() && !(st.same(capability.Object, out.created) && (gate.outcome != gateApproved || st.approved(capability.Object, out))) {
 		return verdict{outcome: grants.Allowed, failed: true, reason: wire.ResourceChanged, cause: causeReplaced, grant: now.grant}, use{}
 	}
 	if a.also != nil {

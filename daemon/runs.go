@@ -244,6 +244,7 @@ func (d *Daemon) endRuns(reason wire.Reason, cause string, match func(*run) bool
 		}
 		last, waits = ticket, true
 	}
+	d.approvals.wake()
 	if waits && last.Wait(context.Background()) != nil {
 		failed = wire.Deny(wire.AuditFailed)
 	}

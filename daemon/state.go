@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -26,7 +27,8 @@ type state struct {
 	servers  map[string]grants.Server // that were added
 	pins     map[pinKey]pin           // what was trusted of servers
 	policies map[policyKey]*rules.Compiled
-	meters   *meters // what policies have counted; it has a mutex of its own
+	meters   *meters            // what policies have counted; it has a mutex of its own
+	consents map[string]consent // answers of a person that stand
 }
 
 // facts is what a decision needs to know of a resource.
@@ -35,6 +37,7 @@ type facts struct {
 	file    bool
 	version uint32 // newest version; 0 for files and for resources without content
 	size    uint64
+	pinned  string // what a registered file was pinned to; empty for other resources
 	created time.Time
 	owner   *uint32 // whose it is; nil: every operator's
 }
@@ -53,7 +56,7 @@ type endedGrant struct {
 const keptEnded = 1000
 
 func newState() *state {
-	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), servers: map[string]grants.Server{}, pins: map[pinKey]pin{}, policies: map[policyKey]*rules.Compiled{}}
+	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), servers: map[string]grants.Server{}, pins: map[pinKey]pin{}, policies: map[policyKey]*rules.Compiled{}, consents: map[string]consent{}}
 }
 
 // used is the number of times a grant was used. The caller holds mu.
@@ -195,7 +198,7 @@ func (s *state) drop(name string) {
 func factsOf(record vault.Record) facts {
 	f := facts{kind: record.Kind, file: record.File != nil, created: record.Created, owner: ownerOf(record)}
 	if record.File != nil {
-		f.kind, f.size = vault.KindFile, record.File.Size
+		f.kind, f.size, f.pinned = vault.KindFile, record.File.Size, fmt.Sprintf("%s %x", record.File.Mode, record.File.SHA256)
 	}
 	if n := len(record.Versions); n > 0 {
 		f.version, f.size = record.Versions[n-1].N, record.Versions[n-1].Size

@@ -302,7 +302,7 @@ func (d *Daemon) enter(operator bool) error {
 		return err
 	}
 	if starting {
-		if err := d.endOrphans(d.log()); err != nil {
+		if err := errors.Join(d.endOrphanCards(d.log()), d.endOrphans(d.log())); err != nil {
 			return err
 		}
 	}
@@ -472,6 +472,7 @@ func (d *Daemon) lock(ctx context.Context, e audit.Entry, reason string) error {
 	d.locking.set(lockedByOperator, reason)
 	d.current.Store(newState())
 	d.sessions.endAll()
+	d.voidCards(causeVaultLocked)
 	err := d.endRuns(wire.VaultLocked, "LOCKED", func(*run) bool { return true })
 	defer d.vault.Interrupt()() // a purge or a backup would keep the keys here until it is done
 	d.changing.mu.Lock()
@@ -499,7 +500,7 @@ func (d *Daemon) reload() error {
 	}
 	st.mu.Lock()
 	st.set, st.catalog, st.names, st.ended, st.launches = fresh.set, fresh.catalog, fresh.names, fresh.ended, fresh.launches
-	st.servers, st.pins = fresh.servers, fresh.pins
+	st.servers, st.pins, st.consents = fresh.servers, fresh.pins, fresh.consents
 	st.mu.Unlock()
 	d.hub.listChanged()
 	return nil

@@ -3,8 +3,8 @@
 // reason to gRPC status, and how an error crosses the socket.
 //
 // What gets lost: a Go error is not sent. Only the reason code, one public
-// sentence and, on the operator socket, cause, hint and an unknown name travel. Text of inner
-// errors stays in the daemon.
+// sentence, the id of a request to a person and, on the operator socket, cause, hint and
+// an unknown name travel. Text of inner errors stays in the daemon.
 package wire
 
 import (
@@ -95,6 +95,9 @@ type Error struct {
 	Cause   string // operator socket only
 	Hint    string // operator socket only: a command that mends it
 
+	// Approval is the id of the request to a person that ApprovalPending is about.
+	Approval string
+
 	// Operator socket only: what was named and does not exist, UnknownResource or
 	// UnknownSubject, and the name.
 	Unknown string
@@ -116,7 +119,7 @@ func (e *Error) GRPCStatus() *status.Status {
 		known.code = codes.FailedPrecondition
 	}
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: string(e.Reason)}
-	for key, value := range map[string]string{"cause": e.Cause, "hint": e.Hint, "unknown": e.Unknown, "name": e.Name} {
+	for key, value := range map[string]string{"cause": e.Cause, "hint": e.Hint, "unknown": e.Unknown, "name": e.Name, "approval": e.Approval} {
 		if value == "" {
 			continue
 		}
@@ -140,6 +143,17 @@ func Deny(reason Reason) *Error {
 		return &Error{Reason: InternalError, Message: statuses[InternalError].message}
 	}
 	return &Error{Reason: reason, Message: known.message}
+}
+
+// Pending is the error of a request that a person was asked for, in its public
+// words. It begins with the id, so that whoever shows nothing else shows that; an
+// empty id leaves it out.
+func Pending(id string) *Error {
+	e := Deny(ApprovalPending)
+	if id != "" {
+		e.Approval, e.Message = id, string(ApprovalPending)+" id="+id+": "+e.Message
+	}
+	return e
 }
 
 // FromError reads the typed error out of what a client call returned. An error
@@ -166,7 +180,7 @@ func FromError(err error) *Error {
 		}
 		return &Error{
 			Reason: Reason(info.Reason), Message: st.Message(), Cause: info.Metadata["cause"], Hint: info.Metadata["hint"],
-			Unknown: info.Metadata["unknown"], Name: info.Metadata["name"],
+			Unknown: info.Metadata["unknown"], Name: info.Metadata["name"], Approval: info.Metadata["approval"],
 		}
 	}
 	switch st.Code() {

@@ -16,6 +16,7 @@ func TestErrorCrosses(t *testing.T) {
 		wire.Deny(wire.AccessDenied),
 		{Reason: wire.VaultLocked, Message: "the vault is locked", Cause: "OPERATOR", Hint: "sbctl unlock"},
 		{Reason: wire.InvalidArgument, Message: "no subject is named x", Unknown: wire.UnknownSubject, Name: "x"},
+		wire.Pending("abcdefghjk"),
 		{Reason: "CODE_OF_LATER", Message: "something else"},
 	} {
 		got := wire.FromError(sent.GRPCStatus().Err())

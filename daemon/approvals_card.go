@@ -1,0 +1,424 @@
+package daemon
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/grants"
+)
+
+// Limits on cards. What is over them is refused without a card: a person who is
+// asked too often says yes to everything.
+const (
+	maxCards           = 256         // that wait or were approved and not used
+	maxCardsPerSubject = 16          // likewise
+	keptCards          = 200         // that have ended, for the operator to look at
+	maxKeptAnswer      = 1 << 20     // bytes of one answer that nobody got
+	maxKeptAnswers     = 16 << 20    // bytes of all of them
+	quietAfter         = 3           // refusals of the same request in quietSpan, after which nobody is asked
+	quietToolAfter     = 10          // refusals of whatever arguments of one tool, likewise
+	quietSpan          = time.Hour   //
+	maxAskings         = 4096        // requests of which is remembered how often they were made
+	sweepCards         = time.Second // how often the clock is looked at
+	maxConsentLife     = 7 * 24 * time.Hour
+)
+
+// cardState is how far a card has come.
+type cardState int
+
+const (
+	cardMaking   cardState = iota // its entry has no place in the log yet
+	cardPending                   // a person is asked
+	cardDeciding                  // a person answers
+	cardApproved                  // and may be used once, unless a standing answer was given
+	cardRunning                   // it is being used
+	cardSettled                   // it was used
+	cardDenied
+	cardExpired
+	cardVoid
+)
+
+// String is the state as the operator reads it.
+func (s cardState) String() string {
+	switch s {
+	case cardMaking, cardPending, cardDeciding:
+		return "pending"
+	case cardApproved:
+		return "approved"
+	case cardRunning:
+		return "running"
+	case cardSettled:
+		return "settled"
+	case cardDenied:
+		return "denied"
+	case cardExpired:
+		return "expired"
+	}
+	return "void"
+}
+
+// over reports whether nothing comes of the card any more but the replay of an
+// answer.
+func (s cardState) over() bool { return s >= cardSettled }
+
+// cardKey is what an answer is bound to. The same request is one with the same key.
+type cardKey struct {
+	subject    string
+	born       int64 // when the subject was created, Unix nanoseconds
+	profile    string
+	tier       grants.Tier
+	session    string // launch of the run, or the run
+	server     string
+	tool       string
+	resource   string
+	capability string
+	argsDigest audit.Hash
+	pin        string
+	policy     string
+	grant      string         // that allows, once a person did
+	outcome    grants.Outcome // of the grants: pending, or allowed where the policy asks
+	content    string         // which content the resource has; empty for calls
+}
+
+// cardTopic is the part of a key that no other run, no other policy and no other grant
+// makes anew: how often a person was asked is counted by it.
+type cardTopic struct {
+	subject, server, tool, resource string
+	argsDigest                      audit.Hash // zero: whatever the arguments
+}
+
+func (k cardKey) topic() cardTopic {
+	return cardTopic{k.subject, k.server, k.tool, k.resource, k.argsDigest}
+}
+
+// anyArguments is the same tool with whatever arguments.
+func (a cardTopic) anyArguments() cardTopic {
+	a.argsDigest = audit.Hash{}
+	return a
+}
+
+// askings is how often something was asked and refused.
+type askings struct {
+	times    uint32
+	last     time.Time
+	refusals []time.Time // within quietSpan, rising
+}
+
+// deadline ends by whichever clock is first, as a grant does.
+type deadline struct {
+	at     time.Time
+	bootID string
+	since  time.Duration // boot clock
+}
+
+// in is the deadline that is a while after a reading.
+func (r reading) in(while time.Duration) deadline {
+	return deadline{at: r.now.Add(while).UTC().Truncate(time.Millisecond), bootID: r.bootID, since: r.since + while}
+}
+
+// passed reports whether a deadline is over. A wall clock that cannot be trusted
+// ends it where no boot clock can be asked.
+func (e deadline) passed(at reading) bool {
+	if e.at.IsZero() {
+		return false
+	}
+	same := e.bootID != "" && e.bootID == at.bootID
+	return !at.now.Before(e.at) || same && at.since >= e.since || at.behind && !same
+}
+
+// card is one request to a person. What is fixed is set before it is found by
+// anybody; the rest is approvals.mu's.
+type card struct {
+	id        string
+	key       cardKey
+	run       *run // that asked first
+	why       string
+	arguments []byte // masked and escaped
+	cut       bool
+	discloses []disclosure
+	pinState  string
+	scopes    []string
+	created   time.Time
+	expires   deadline
+
+	state   cardState
+	changed chan struct{} // closed when the state changes, and then another one
+	asked   uint32
+	waiting uint32
+	decided time.Time
+	scope   string // of the answer
+	cause   string // why it is void
+	outcome string // how what was approved ended
+	answer  *replay
+}
+
+// disclosure is one thing that would be handed out, in words.
+type disclosure struct {
+	words    string
+	resource string // that the words name; empty: none
+}
+
+// over reports whether who asked is gone: the launch, or the run outside of any.
+func (c *card) over() bool {
+	if l := c.run.launch; l != nil {
+		return l.over()
+	}
+	return c.run.over() || !c.run.peer.Alive()
+}
+
+// entry is the part of an entry that everything about a card has.
+func (c *card) entry(kind audit.Kind) audit.Entry {
+	e := c.run.entry(kind)
+	c.key.describe(&e)
+	e.ApprovalID = c.id
+	return e
+}
+
+// describe says in an entry what a key is about.
+func (k cardKey) describe(e *audit.Entry) {
+	e.Server, e.Tool, e.ResourceID, e.ArgsDigest, e.Pin, e.Policy, e.GrantID = k.server, k.tool, k.resource, k.argsDigest, k.pin, k.policy, k.grant
+	if action, _, ok := strings.Cut(k.capability, ":"); ok {
+		e.Action = action
+	}
+	if k.resource == "" {
+		e.Capability = k.capability
+	}
+}
+
+// approvals is the one store of cards: in memory only, so that no answer outlives
+// the daemon that asked. The zero value is ready.
+type approvals struct {
+	mu       sync.Mutex
+	cards    map[string]*card  // that are not over, and settled ones whose answer nobody got
+	byKey    map[cardKey]*card // those that the same request attaches to
+	ended    []*card           // newest last
+	history  map[cardTopic]*askings
+	kept     int            // bytes of answers
+	held     map[string]int // uses of standing answers that are under way
+	watchers map[*cardWatcher]struct{}
+	wakes    chan struct{} // capacity 1
+}
+
+func newApprovals() *approvals {
+	return &approvals{
+		cards: map[string]*card{}, byKey: map[cardKey]*card{}, history: map[cardTopic]*askings{}, held: map[string]int{},
+		watchers: map[*cardWatcher]struct{}{}, wakes: make(chan struct{}, 1),
+	}
+}
+
+// wake has everything looked at again: what cards are about may have changed.
+func (a *approvals) wake() {
+	select {
+	case a.wakes <- struct{}{}:
+	default:
+	}
+}
+
+// set moves a card on and tells who waits and who watches. The caller holds mu.
+func (a *approvals) set(c *card, state cardState) {
+	c.state = state
+	close(c.changed)
+	c.changed = make(chan struct{})
+	if state.over() && a.cards[c.id] == c && c.answer == nil {
+		a.drop(c)
+	}
+	a.tell(c)
+}
+
+// drop ends that requests attach to a card. The caller holds mu.
+func (a *approvals) drop(c *card) {
+	delete(a.cards, c.id)
+	a.detach(c)
+	a.ended = append(a.ended, c)
+	if extra := len(a.ended) - keptCards; extra > 0 {
+		a.ended = slices.Delete(a.ended, 0, extra)
+	}
+}
+
+// detach makes the next request of the same key another one. The caller holds mu.
+func (a *approvals) detach(c *card) {
+	if a.byKey[c.key] == c {
+		delete(a.byKey, c.key)
+	}
+}
+
+// forget drops the answer of a settled card. The caller holds mu.
+func (a *approvals) forget(c *card) {
+	if c.answer == nil {
+		return
+	}
+	a.kept -= len(c.answer.answer)
+	c.answer = nil
+	if a.cards[c.id] == c {
+		a.drop(c)
+	}
+}
+
+// tell marks a card for everybody who watches. The caller holds mu.
+func (a *approvals) tell(c *card) {
+	if c.state == cardMaking {
+		return
+	}
+	for w := range a.watchers {
+		w.mark(c)
+	}
+}
+
+// waits counts the cards of a subject, and all, that a person or their caller still
+// has to do with. The caller holds mu.
+func (a *approvals) waits(subject string) (of, all int) {
+	for _, c := range a.cards {
+		if c.state > cardApproved {
+			continue
+		}
+		if all++; c.key.subject == subject {
+			of++
+		}
+	}
+	return of, all
+}
+
+// note counts that something was asked once more, and returns how often that makes.
+// The caller holds mu.
+func (a *approvals) note(of cardTopic, now time.Time) uint32 {
+	h := a.past(of, now)
+	h.times++
+	h.last = now
+	return h.times
+}
+
+// refused remembers that a person said no. The caller holds mu.
+func (a *approvals) refused(of cardTopic, now time.Time) {
+	for _, one := range []cardTopic{of, of.anyArguments()} {
+		h := a.past(one, now)
+		h.refusals = append(h.refusals, now)
+		h.last = now
+	}
+}
+
+// quiet reports whether a person has said no so often that nobody is asked. The
+// caller holds mu.
+func (a *approvals) quiet(of cardTopic, now time.Time) bool {
+	said := func(of cardTopic) (n int) {
+		if h := a.history[of]; h != nil {
+			for _, t := range h.refusals {
+				if now.Sub(t) < quietSpan {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	return said(of) >= quietAfter || said(of.anyArguments()) >= quietToolAfter
+}
+
+// past is what is known of a request within quietSpan. The caller holds mu.
+func (a *approvals) past(of cardTopic, now time.Time) *askings {
+	h := a.history[of]
+	if h == nil {
+		a.prune(now)
+		h = &askings{last: now}
+		a.history[of] = h
+	}
+	if now.Sub(h.last) >= quietSpan {
+		*h = askings{last: now}
+	}
+	h.refusals = slices.DeleteFunc(h.refusals, func(t time.Time) bool { return now.Sub(t) >= quietSpan })
+	return h
+}
+
+// prune makes room for one more request to be remembered: first what is old goes,
+// then what nobody refused. The caller holds mu.
+func (a *approvals) prune(now time.Time) {
+	for _, goes := range []func(*askings) bool{
+		func(h *askings) bool { return now.Sub(h.last) >= quietSpan },
+		func(h *askings) bool { return len(h.refusals) == 0 },
+		func(*askings) bool { return true },
+	} {
+		for of, h := range a.history {
+			if len(a.history) < maxAskings {
+				return
+			}
+			if goes(h) {
+				delete(a.history, of)
+			}
+		}
+	}
+}
+
+// pending counts what nobody has answered yet, as far as see lets it.
+func (a *approvals) pending(see func(*card) bool) (n uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.cards {
+		if (c.state == cardPending || c.state == cardDeciding) && see(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// list returns cards, newest first; with ended also those that are over.
+func (a *approvals) list(ended bool) []*card {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []*card
+	for _, c := range a.cards {
+		if c.state != cardMaking && (ended || !c.state.over()) {
+			all = append(all, c)
+		}
+	}
+	if ended {
+		all = append(all, a.ended...)
+	}
+	slices.SortFunc(all, func(x, y *card) int { return cmp.Or(y.created.Compare(x.created), strings.Compare(x.id, y.id)) })
+	return all
+}
+
+// cardWatcher is one WatchApprovals stream. Changes coalesce until it looks.
+type cardWatcher struct {
+	dirty chan struct{} // capacity 1
+
+	mu    sync.Mutex
+	cards []*card // in the order in which they changed first
+}
+
+// watch begins a stream and marks what is open.
+func (a *approvals) watch() *cardWatcher {
+	w := &cardWatcher{dirty: make(chan struct{}, 1)}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.watchers[w] = struct{}{}
+	return w
+}
+
+func (a *approvals) unwatch(w *cardWatcher) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.watchers, w)
+}
+
+func (w *cardWatcher) mark(c *card) {
+	w.mu.Lock()
+	if !slices.Contains(w.cards, c) {
+		w.cards = append(w.cards, c)
+	}
+	w.mu.Unlock()
+	select {
+	case w.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the cards that changed since the last call.
+func (w *cardWatcher) take() []*card {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	cards := w.cards
+	w.cards = nil
+	return cards
+}
