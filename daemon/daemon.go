@@ -41,6 +41,9 @@ type Config struct {
 	// leads it to Keychild: the keychain is asked in a process of its own, which
 	// may hang or crash. Both required.
 	Self, KeychildArg string
+	// HostProgram is the absolute path of sb-mcp, which runs servers; empty: beside
+	// Self.
+	HostProgram string
 	// Version is shown to clients. Required.
 	Version string
 	// Logger takes metadata only. Required.
@@ -70,6 +73,13 @@ func Keychild(stdin io.Reader, stdout io.Writer) int { return keysource.Child(st
 
 func (c Config) keychild() keysource.Command {
 	return keysource.Command{Path: c.Self, Args: []string{c.KeychildArg}}
+}
+
+func (c Config) hostProgram() string {
+	if c.HostProgram != "" {
+		return c.HostProgram
+	}
+	return filepath.Join(filepath.Dir(c.Self), "sb-mcp")
 }
 
 // Daemon is a running sbd.
@@ -227,7 +237,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.life, d.endLife = context.WithCancel(context.Background())
 	d.upkeep = newUpkeep()
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
-	d.hosts, d.offers = newHosts(d), newOffers()
+	d.hosts, d.offers = newHosts(d, cfg.hostProgram()), newOffers()
 	d.approvals, d.approvalWait = newApprovals(), cmp.Or(cfg.ApprovalWait, approvalWait)
 	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(settings.noGuard), newSessions()
 	d.passwd, d.groups = passwdFile, groupFile
@@ -255,6 +265,7 @@ func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, loc
 	tasks.Go(func() { operatorServer.run(socks.operator, served) })
 	tasks.Go(func() { d.tend(lock, rotate) })
 	tasks.Go(d.keepUp)
+	tasks.Go(d.hosts.watch)
 	tasks.Go(d.tendApprovals)
 	d.heads.start(d.life, d.log)
 	if d.locking.waiting() {
@@ -293,6 +304,7 @@ func (d *Daemon) stop(servers ...*server) {
 	if err := d.endRuns(wire.BrokerUnavailable, "DAEMON_STOPPED", func(*run) bool { return true }); err != nil {
 		d.logger.Warn("the log could not take the end of every run")
 	}
+	d.hosts.close()
 }
 
 // close writes the last checkpoint and closes vault and log.

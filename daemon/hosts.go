@@ -3,19 +3,76 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
+	"google.golang.org/grpc/status"
+
+	"subjectbroker/audit"
+	"subjectbroker/daemon/peer"
+	"subjectbroker/grants"
 	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
+	"subjectbroker/proto/wire"
+)
+
+// Times in the life of the processes of servers.
+const (
+	hostStartLimit = 60 * time.Second       // from its start until a server has said what it offers
+	hostGrace      = 10 * time.Second       // between the end of the last run that used it and its own
+	hostStopGrace  = 2 * time.Second        // for calls that are open when it is told to stop
+	hostHardGrace  = 500 * time.Millisecond // the same, when the daemon stops or the vault is locked
+	hostFirstPause = time.Second            // between a death and the next start
+	hostLastPause  = time.Minute
+	hostSteady     = time.Minute // a process that ran so long has made good for those before it
+	hostPatience   = 5 * time.Second
 )
 
 // hosts are the processes of hosted servers: sb-mcp host, one for each server and
 // subject that somebody uses. They outlive no run that uses them, no lock of the
 // vault and no daemon.
 type hosts struct {
-	d *Daemon
+	d       *Daemon
+	program string // path of sb-mcp
+
+	mu     sync.Mutex
+	all    map[hostKey]*host
+	alive  map[*hostProcess]bool // also those that are on their way out
+	closed bool
+	tasks  sync.WaitGroup
+
+	logs *hostLogs
 }
 
-// hostKey names one process.
+// hostKey names one process. Without a subject it is the operator's, to see what a
+// server offers.
 type hostKey struct{ subject, server string }
+
+// host is what is known of one server and subject: its process, or why there is
+// none. hosts.mu guards it.
+type host struct {
+	key      hostKey
+	server   grants.Server // that the rest is about
+	process  *hostProcess
+	attempt  *hostAttempt
+	killed   string // policy that stopped it until RestartServer; empty: none did
+	loose    bool   // namespaces of its own are not to be had for it
+	failures int    // deaths in a row
+	retry    time.Time
+	started  time.Time
+	starts   uint32
+	cause    string // why it does not run, in words; empty: it runs, or nobody asked
+}
+
+// hostAttempt is one start, for which several calls may wait.
+type hostAttempt struct {
+	run  *run // under whose right it is made; nil: the operator's
+	done chan struct{}
+	err  error // set before done is closed
+}
 
 // hostCall is a call that was judged, on its way to a server.
 type hostCall struct {
@@ -32,27 +89,90 @@ type hostCall struct {
 	onProgress func(params []byte)
 }
 
-// Errors of hosts, in words for the operator.
+// Errors of hosts. Each comes with a *wire.Error, whose reason is for the agent and
+// whose cause is for the log; the text is for the operator.
 var (
 	// errHostRefused: the run may not use the server now: a secret is missing or
 	// not granted, or it was killed by policy. The agent gets the plain denial.
 	errHostRefused = errors.New("the server may not be used")
-	// errHostGone: the server could not be reached, or died before it answered.
+	// errHostGone: the server could not be reached, or died before it got the call.
 	errHostGone = errors.New("the server cannot be reached")
 	// errHostChanged: the tool is not what was trusted any more. The agent gets the
 	// plain denial.
 	errHostChanged = errors.New("the tool is not what was trusted")
 )
 
-func newHosts(d *Daemon) *hosts { return &hosts{d: d} }
+// Causes that are about the processes of servers.
+const (
+	causeNoServer      = "NO_SERVER"      // none of that name was added
+	causeServerKilled  = "SERVER_KILLED"  // a policy stopped it
+	causeSecretDenied  = "SECRET_DENIED"  // the subject may not use one of its secrets
+	causeSecretMissing = "SECRET_MISSING" // there is nothing in one of them
+	causeToolChanged   = "TOOL_CHANGED"   // see errHostChanged
+	causeServerWaits   = "SERVER_WAITS"   // it died too often to be started again at once
+	causeServerBusy    = "SERVER_BUSY"    // too many calls are open
+	causeServerFailed  = "SERVER_FAILED"  // it could not be started
+	causeServerExited  = "SERVER_EXITED"  // it ended by itself, or by somebody else's signal
+	causeHostProtocol  = "HOST_PROTOCOL"  // its host said what it must not say
+	causeServerIdle    = "NOT_USED"       // the last run that used it has ended
+	causeServerSet     = "SERVER_CHANGED" // another command, url, environment or headers
+	causeServerGone    = "SERVER_REMOVED" //
+	causeSecretChanged = "SECRET_CHANGED" // one of its secrets has another version, or is not granted any more
+	causeServerRestart = "RESTARTED"      // on the operator's word
+	causeServerListed  = "LISTED"         // the operator has seen what it offers
+	causeLocked        = "LOCKED"         // the vault was
+	causeDaemonStopped = "DAEMON_STOPPED" //
+)
+
+// hostFailure is one of the errors of hosts. Its words may name secrets, so that
+// only plain goes to an agent, whoever sends it.
+type hostFailure struct {
+	kind  error
+	plain *wire.Error
+	words string
+}
+
+func (f *hostFailure) Error() string { return f.kind.Error() + ": " + f.words }
+
+// Unwrap returns the kind and what an agent may see.
+func (f *hostFailure) Unwrap() []error { return []error{f.kind, f.plain} }
+
+// GRPCStatus makes grpc send what an agent may see, and not the words.
+func (f *hostFailure) GRPCStatus() *status.Status { return wire.Deny(f.plain.Reason).GRPCStatus() }
+
+func hostRefusal(cause, format string, args ...any) error {
+	return &hostFailure{errHostRefused, &wire.Error{Reason: wire.AccessDenied, Cause: cause}, fmt.Sprintf(format, args...)}
+}
+
+func hostGone(cause, format string, args ...any) error {
+	return &hostFailure{errHostGone, &wire.Error{Reason: wire.BrokerUnavailable, Cause: cause}, fmt.Sprintf(format, args...)}
+}
+
+func hostChanged(tool string) error {
+	return &hostFailure{errHostChanged, &wire.Error{Reason: wire.AccessDenied, Cause: causeToolChanged}, shown(tool) + " is new, changed or gone"}
+}
+
+func newHosts(d *Daemon, program string) *hosts {
+	return &hosts{d: d, program: program, all: map[hostKey]*host{}, alive: map[*hostProcess]bool{}, logs: newHostLogs()}
+}
 
 // ready sees to it that the server runs for the run's subject, and that it offers
 // tool as it was pinned; with an empty tool, only that it runs. It belongs before
 // the entry of a call, where content is opened: what it refuses (errHostRefused,
 // errHostChanged, errHostGone) was not forwarded. It waits for a start as long as
-// ctx lets it, at most 30 s.
+// ctx lets it, at most a minute.
 func (h *hosts) ready(ctx context.Context, r *run, server, tool string) error {
-	return errHostGone
+	p, err := h.ensure(ctx, r, server)
+	if err != nil {
+		return err
+	}
+	if tool == "" {
+		return nil
+	}
+	if _, ok := h.d.state().callable(server, tool, p.offers()); !ok {
+		return hostChanged(tool)
+	}
+	return nil
 }
 
 // call forwards one call, after its entry is durable, and passes on the answer. It
@@ -62,16 +182,427 @@ func (h *hosts) ready(ctx context.Context, r *run, server, tool string) error {
 // returns ctx's error at once. The other errors, which mean that the server never
 // saw the call, are those of ready.
 func (h *hosts) call(ctx context.Context, k hostKey, c hostCall) error {
-	return errHostGone
+	if c.run == nil || c.run.subject != k.subject {
+		return hostRefusal(causeNoServer, "a call without a run of %s", shown(k.subject))
+	}
+	for range 2 { // it may end between the two steps, and be started again
+		p, err := h.ensure(ctx, c.run, k.server)
+		if err != nil {
+			return err
+		}
+		if o := p.offers(); o == nil || pinHash(o.tools[c.tool]) != c.pin {
+			return hostChanged(c.tool)
+		}
+		if err := p.call(ctx, c); !errors.Is(err, errHostGone) {
+			return err
+		}
+	}
+	return hostGone(causeServerExited, "it ended as soon as it was called")
 }
 
 // offerOf returns what the process of k offers, or else what the server was last
 // seen to offer; nil when nobody knows.
-func (h *hosts) offerOf(k hostKey) *offer { return nil }
+func (h *hosts) offerOf(k hostKey) *offer {
+	h.mu.Lock()
+	e := h.all[k]
+	if e != nil && e.process != nil {
+		if o := e.process.offers(); o != nil {
+			h.mu.Unlock()
+			return o
+		}
+	}
+	h.mu.Unlock()
+	return h.d.offers.of(k.server)
+}
+
+// ensure returns a process of the server for the run's subject, and remembers that
+// the run uses it. Concurrent calls start one.
+func (h *hosts) ensure(ctx context.Context, r *run, name string) (*hostProcess, error) {
+	k := hostKey{r.subject, name}
+	for {
+		if h.d.over(r) {
+			return nil, &hostFailure{errHostRefused, &wire.Error{Reason: wire.RunEnded, Cause: string(wire.RunEnded)}, "the run has ended"}
+		}
+		server, ok := h.d.state().server(name)
+		if !ok || !server.Hosted {
+			return nil, hostRefusal(causeNoServer, "there is none of that name")
+		}
+		if err := h.mayUse(r, server); err != nil {
+			h.failed(k, server, err)
+			return nil, err
+		}
+		p, again, err := h.step(ctx, k, r, server)
+		if !again {
+			return p, err
+		}
+	}
+}
+
+// mayUse says why the run may not use one of a server's secrets now: whoever may
+// not could use it through the process of a run that may.
+func (h *hosts) mayUse(r *run, server grants.Server) error {
+	st, at := h.d.state(), h.d.clock.read()
+	for _, name := range server.Secrets() {
+		decision := st.decide(r.asker(), grants.Capability{Action: grants.Use, Object: name}, at)
+		if decision.Outcome == grants.Denied {
+			return secretDenied(r.subject, name, decision.Cause)
+		}
+	}
+	return nil
+}
+
+func secretDenied(subject, name string, cause grants.Cause) error {
+	switch cause {
+	case grants.CauseUnknownResource, grants.CauseNoContent:
+		return hostRefusal(causeSecretMissing, "the secret %s has no content", name)
+	}
+	return hostRefusal(causeSecretDenied, "%s may not use the secret %s (%s)", subject, name, cause)
+}
+
+// step does one thing towards a process: it joins the one there is, waits for what
+// has to happen before, or starts one. With again there is more to do.
+func (h *hosts) step(ctx context.Context, k hostKey, r *run, server grants.Server) (p *hostProcess, again bool, err error) {
+	h.mu.Lock()
+	e := h.entry(k, server)
+	switch {
+	case h.closed:
+		h.mu.Unlock()
+		return nil, false, hostGone(causeDaemonStopped, "sbd stops")
+	case e.killed != "":
+		defer h.mu.Unlock()
+		return nil, false, hostRefusal(causeServerKilled, "%s stopped it until it is restarted by the operator", e.killed)
+	case e.process != nil && e.process.join(r, h.d.state(), server):
+		p := e.process
+		h.mu.Unlock()
+		return p, false, nil
+	case e.process != nil: // on its way out
+		done := e.process.done
+		h.mu.Unlock()
+		return nil, true, wait(ctx, done)
+	case e.attempt != nil:
+		a := e.attempt
+		h.mu.Unlock()
+		if err := wait(ctx, a.done); err != nil {
+			return nil, false, err
+		}
+		// What was refused to another run need not be refused to this one.
+		refused := a.err != nil && a.run != r && errors.Is(a.err, errHostRefused)
+		return nil, a.err == nil || refused, a.err
+	}
+	if pause := time.Until(e.retry); pause > 0 {
+		cause := e.cause
+		h.mu.Unlock()
+		if pause > hostPatience {
+			return nil, false, hostGone(causeServerWaits, "it is started again in %s: %s", pause.Round(time.Second), cause)
+		}
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		case <-timer.C:
+			return nil, true, nil
+		}
+	}
+	h.begin(e, r, nil)
+	h.mu.Unlock()
+	return nil, true, nil
+}
+
+// wait waits for a channel to be closed.
+func wait(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// entry is what is known of k, as long as it is about the same server. The caller
+// holds mu.
+func (h *hosts) entry(k hostKey, server grants.Server) *host {
+	e, ok := h.all[k]
+	switch {
+	case !ok, !e.server.Created.Equal(server.Created) && e.process == nil && e.attempt == nil:
+		e = &host{key: k, server: server}
+		h.all[k] = e
+	case !same(e.server, server) && e.process == nil && e.attempt == nil: // what was learnt of another command
+		e.server, e.loose, e.failures, e.retry, e.cause = server, false, 0, time.Time{}, ""
+	}
+	return e
+}
+
+// same reports whether two servers are run the same way.
+func same(a, b grants.Server) bool {
+	return a.Created.Equal(b.Created) && slices.Equal(a.Command, b.Command) && a.Cwd == b.Cwd && a.URL == b.URL &&
+		maps.Equal(a.Env, b.Env) && maps.Equal(a.Headers, b.Headers)
+}
+
+// failed remembers why there is no process, for the operator.
+func (h *hosts) failed(k hostKey, server grants.Server, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if e := h.entry(k, server); e.process == nil {
+		e.cause = wordsOf(err)
+	}
+}
+
+// wordsOf is why there is no process, in words for the operator.
+func wordsOf(err error) string {
+	if f, ok := errors.AsType[*hostFailure](err); ok {
+		return f.words
+	}
+	return err.Error()
+}
+
+// begin starts a process in the background. The caller holds mu.
+func (h *hosts) begin(e *host, r *run, o *operatorStart) *hostAttempt {
+	a := &hostAttempt{run: r, done: make(chan struct{})}
+	e.attempt = a
+	h.tasks.Go(func() { h.start(e, a, o) })
+	return a
+}
+
+// start makes one attempt, or two where the first shows that the host cannot have
+// namespaces of its own: then its secrets are disclosed as what can be reached.
+func (h *hosts) start(e *host, a *hostAttempt, o *operatorStart) {
+	h.mu.Lock()
+	loose, server := e.loose, e.server
+	h.mu.Unlock()
+	p, err := h.spawn(e.key, server, a.run, o, loose)
+	if errors.Is(err, errUnconfined) {
+		loose = true
+		p, err = h.spawn(e.key, server, a.run, o, loose)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer close(a.done)
+	e.attempt = nil
+	e.loose = loose
+	if err != nil {
+		a.err, e.cause = err, wordsOf(err)
+		if errors.Is(err, errHostGone) {
+			e.died(0)
+		}
+		return
+	}
+	e.process, e.cause = p, ""
+	e.started, e.starts = h.d.clock.now(), e.starts+1
+	h.tasks.Go(func() { h.attend(e, p) })
+	if a.run != nil {
+		p.use(a.run)
+	}
+	switch now, ok := h.d.state().server(e.key.server); {
+	case h.closed, h.d.locked():
+		p.stop(causeDaemonStopped, 0)
+	case !ok || !same(now, server):
+		p.stop(causeServerSet, 0)
+	case e.killed != "":
+		p.stop(causeServerKilled, 0)
+	}
+}
+
+// died puts off the next start after a process, or an attempt, that ended by
+// itself. The caller holds hosts.mu.
+func (e *host) died(ran time.Duration) {
+	if ran >= hostSteady {
+		e.failures = 0
+	}
+	pause := hostLastPause
+	if e.failures < 6 { // 2^6 s are more than hostLastPause
+		pause = hostFirstPause << e.failures
+	}
+	e.failures++
+	e.retry = time.Now().Add(pause)
+}
+
+// attend waits for the end of a process and says what comes next.
+func (h *hosts) attend(e *host, p *hostProcess) {
+	<-p.done
+	cause, words := p.why()
+	h.mu.Lock()
+	e.process = nil
+	if cause == causeServerExited || cause == causeHostProtocol {
+		e.died(time.Since(p.born))
+	}
+	e.cause = words
+	h.mu.Unlock()
+	stopped := audit.Entry{Kind: kindServerStop, SubjectID: p.key.subject, Server: p.key.server, Cause: cause}
+	h.note(stopped)
+	h.d.hub.listChanged(p.key.subject)
+}
+
+// note writes an entry that nobody waits for.
+func (h *hosts) note(e audit.Entry) {
+	log := h.d.log()
+	if log == nil {
+		return
+	}
+	if _, err := log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil }); err != nil {
+		h.d.logger.Warn("the log did not take what became of a server", "kind", e.Kind, "error", err)
+	}
+}
 
 // killByPolicy stops the process of k, which nothing starts again until
-// RestartServer. policy is the policy's name, for the entry.
-func (h *hosts) killByPolicy(k hostKey, policy string) {}
+// RestartServer. policy is the policy's name.
+func (h *hosts) killByPolicy(k hostKey, policy string) {
+	server, ok := h.d.state().server(k.server)
+	if !ok {
+		return
+	}
+	h.mu.Lock()
+	e := h.entry(k, server)
+	before := e.killed
+	e.killed, e.cause = policy, "stopped by "+policy+" until it is restarted"
+	if e.process != nil {
+		e.process.stop(causeServerKilled, 0)
+	}
+	h.mu.Unlock()
+	if before == "" {
+		h.note(audit.Entry{Kind: kindServerKill, SubjectID: k.subject, Server: k.server, Policy: policy})
+	}
+}
 
-// killed reports whether policy stopped the process of k.
-func (h *hosts) killed(k hostKey) bool { return false }
+// isKilled reports whether policy stopped the process of k.
+func (h *hosts) isKilled(k hostKey) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e, ok := h.all[k]
+	return ok && e.killed != ""
+}
+
+// restart ends the processes of a server, of one subject unless that is empty, and
+// lets those be started again that must not be. It returns how many there were.
+func (h *hosts) restart(server, subject string) (n uint32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for k, e := range h.all {
+		if k.server != server || subject != "" && k.subject != subject {
+			continue
+		}
+		if e.process != nil || e.killed != "" {
+			n++
+		}
+		if e.process != nil {
+			e.process.stop(causeServerRestart, hostStopGrace)
+		}
+		e.killed, e.failures, e.retry, e.cause = "", 0, time.Time{}, ""
+	}
+	return n
+}
+
+// review ends the processes that would not be started now as they are. It is
+// called whenever something else is in force.
+func (h *hosts) review() {
+	st := h.d.state()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for k, e := range h.all {
+		server, ok := st.server(k.server)
+		gone := !ok || !e.server.Created.Equal(server.Created)
+		switch {
+		case e.process == nil:
+			if gone && e.attempt == nil && st.open {
+				delete(h.all, k) // a later one of that name has no kill and no past
+			}
+		case !st.open:
+			e.process.stop(causeLocked, hostHardGrace)
+		case gone:
+			e.process.stop(causeServerGone, 0)
+		case !same(e.process.server, server):
+			e.process.stop(causeServerSet, hostStopGrace)
+		default:
+			e.process.review(st)
+		}
+	}
+}
+
+// watch reviews the processes after every change, until the daemon stops.
+func (h *hosts) watch() {
+	for {
+		select {
+		case <-h.d.life.Done():
+			return
+		case <-h.d.hub.changed:
+			h.review()
+		}
+	}
+}
+
+// lock ends every process: what it holds are contents of the vault.
+func (h *hosts) lock() { h.endAll(causeLocked) }
+
+func (h *hosts) endAll(cause string) {
+	h.mu.Lock()
+	ending := slices.Collect(maps.Keys(h.alive))
+	h.mu.Unlock()
+	for _, p := range ending {
+		p.stop(cause, hostHardGrace)
+	}
+	for _, p := range ending {
+		<-p.done
+	}
+}
+
+// close ends every process, and starts none any more.
+func (h *hosts) close() {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.endAll(causeDaemonStopped)
+	h.tasks.Wait()
+}
+
+// holds reports whether a process lives under one of the hosts: it descends from
+// one, or is in the session that was made for one. Where that cannot be told while
+// there are any, it may.
+func (h *hosts) holds(pid int32) (is, may bool) {
+	h.mu.Lock()
+	tops := make(map[int32]uint64, len(h.alive))
+	for p := range h.alive {
+		tops[p.pid] = p.startTime
+	}
+	h.mu.Unlock()
+	if len(tops) == 0 {
+		return false, false
+	}
+	var err error
+	for range 3 { // a process may be given another parent while it is looked at
+		var line []peer.Process
+		line, err = peer.Ancestry(pid)
+		for _, ancestor := range line {
+			if start, ok := tops[ancestor.PID]; ok && start == ancestor.Start {
+				return true, true
+			}
+			if _, ok := tops[ancestor.Session]; ok {
+				return true, true
+			}
+		}
+		if err == nil {
+			return false, false
+		}
+	}
+	return false, true
+}
+
+// of returns what is known of the processes of a server, by subject.
+func (h *hosts) of(server string) []host {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var all []host
+	for k, e := range h.all {
+		if k.server == server && k.subject != "" {
+			all = append(all, *e)
+		}
+	}
+	slices.SortFunc(all, func(a, b host) int { return strings.Compare(a.key.subject, b.key.subject) })
+	return all
+}
+
+// count returns how many processes of servers there are, for the metrics.
+func (h *hosts) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.alive)
+}

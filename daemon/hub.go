@@ -11,6 +11,7 @@ import (
 type hub struct {
 	mu       sync.Mutex
 	watchers map[*watcher]struct{}
+	changed  chan struct{} // capacity 1; something has changed for anybody
 }
 
 // watcher is one Watch stream. Changes coalesce until it looks.
@@ -23,7 +24,9 @@ type watcher struct {
 	updated []string
 }
 
-func newHub() *hub { return &hub{watchers: map[*watcher]struct{}{}} }
+func newHub() *hub {
+	return &hub{watchers: map[*watcher]struct{}{}, changed: make(chan struct{}, 1)}
+}
 
 func (h *hub) watch(subject string) *watcher {
 	w := &watcher{subject: subject, dirty: make(chan struct{}, 1)}
@@ -64,6 +67,10 @@ func (h *hub) each(fn func(*watcher)) {
 	defer h.mu.Unlock()
 	for w := range h.watchers {
 		fn(w)
+	}
+	select {
+	case h.changed <- struct{}{}:
+	default:
 	}
 }
 

@@ -146,6 +146,8 @@ func (d *Daemon) attest(p *peer.Peer, claim *brokerv1.SubjectClaim) (who atteste
 			return attested{tier: grants.Separate}, string(grants.CauseUnknownSubject)
 		}
 		who.subject, who.tier = subject, grants.Separate
+	case peer.Hosted:
+		return attested{}, causeInHost
 	case peer.Unattributed:
 		// Since it connected its tree may have become a launch, or been found to be
 		// one. It is nobody else then, and has to connect again.

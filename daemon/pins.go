@@ -5,12 +5,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"subjectbroker/audit"
+	"subjectbroker/grants"
 	"subjectbroker/vault"
 )
 
@@ -227,9 +230,13 @@ type offers struct {
 type seenOffer struct {
 	*offer
 	at   time.Time
-	told map[string]string // what was told of it that was not trusted: hash, by name
-	last time.Time         // when that was
+	told string    // fingerprint of what was told of it that was not trusted
+	last time.Time // when that was
 }
+
+// tellPause is between two entries about what one server offers: it can be made to
+// offer something else all the time.
+const tellPause = 10 * time.Second
 
 func newOffers() *offers { return &offers{seen: map[string]*seenOffer{}} }
 
@@ -250,8 +257,153 @@ func (os *offers) names() []string {
 	return slices.Sorted(maps.Keys(os.seen))
 }
 
+// see remembers an offer, and reports whether it is another one than before, and
+// whether what is not trusted of it has to be told. Of more servers than there may
+// be the one that was seen longest ago is forgotten.
+func (os *offers) see(server string, o *offer, untrusted []string, now time.Time) (other, tell bool) {
+	sum := sha256.New()
+	for _, name := range untrusted {
+		fmt.Fprintf(sum, "%d %s %s\n", len(name), name, pinHash(o.tools[name]))
+	}
+	print := hex.EncodeToString(sum.Sum([]byte(pinHash([]byte(o.instructions)))))
+	os.mu.Lock()
+	defer os.mu.Unlock()
+	s, ok := os.seen[server]
+	if !ok {
+		if len(os.seen) >= maxOffers {
+			oldest := ""
+			for name, s := range os.seen {
+				if oldest == "" || s.at.Before(os.seen[oldest].at) {
+					oldest = name
+				}
+			}
+			delete(os.seen, oldest)
+		}
+		s = &seenOffer{offer: &offer{}}
+		os.seen[server] = s
+	}
+	other = s.instructions != o.instructions || !maps.EqualFunc(s.tools, o.tools, bytes.Equal)
+	s.offer, s.at = o, now
+	if len(untrusted) > 0 && s.told != print && now.Sub(s.last).Abs() >= tellPause {
+		s.told, s.last, tell = print, now, true
+	}
+	return other, tell
+}
+
 func (os *offers) forget(server string) {
 	os.mu.Lock()
 	defer os.mu.Unlock()
 	delete(os.seen, server)
+}
+
+// offered takes what a server says that it offers, and tells the operator when
+// something of it is not trusted. Of a server that was added only its own process
+// is believed. It reports whether that is something else than was known before.
+func (d *Daemon) offered(subject, server string, o *offer, hosted bool) (other bool) {
+	st := d.state()
+	if s, added := st.server(server); added && s.Hosted != hosted {
+		return false
+	}
+	var untrusted []string
+	alone := ""
+	st.mu.RLock()
+	for _, t := range st.toolStates(server, o) {
+		if t.untrusted() {
+			untrusted = append(untrusted, t.name)
+			alone = t.name
+		}
+	}
+	if !hosted && !st.trustedLocked(server) { // judged by policy alone
+		untrusted = nil
+	}
+	st.mu.RUnlock()
+	other, tell := d.offers.see(server, o, untrusted, d.clock.now())
+	if !tell {
+		return other
+	}
+	e := audit.Entry{Kind: kindServerChanged, SubjectID: subject, Server: server, Count: uint64(len(untrusted))}
+	if len(untrusted) == 1 && alone != "" {
+		e.Tool = d.maskedTool(server, alone)
+	}
+	d.hosts.note(e)
+	return other
+}
+
+// maskedTool is the name of a tool as it may stand in the log.
+func (d *Daemon) maskedTool(server, tool string) string {
+	if grants.CheckTool(server+"/"+tool) == nil {
+		return tool
+	}
+	return d.mask(tool)
+}
+
+// States of tools, for the operator.
+const (
+	toolTrusted  = "trusted"
+	toolNew      = "new"
+	toolChanged  = "changed"
+	toolGone     = "gone"
+	toolWithheld = "withheld"
+)
+
+// toolState is one tool of a server, or with an empty name its instructions.
+type toolState struct {
+	name    string
+	state   string
+	pin     *pin   // what was trusted; nil: nothing
+	seen    []byte // what was seen last; nil: nothing
+	present bool   // something was seen
+}
+
+// untrusted reports whether the operator has something to look at.
+func (t toolState) untrusted() bool { return t.state == toolNew || t.state == toolChanged }
+
+// toolStates holds what a server was last seen to offer, nil for nothing, beside
+// what was trusted: the instructions, where there are any, and then the tools by
+// name. The caller holds mu or changing.mu.
+func (s *state) toolStates(server string, o *offer) []toolState {
+	byName := map[string]*toolState{}
+	for _, p := range s.pinned(server) {
+		byName[p.Tool] = &toolState{name: p.Tool, state: toolTrusted, pin: &p}
+		if o != nil && p.Tool != "" {
+			byName[p.Tool].state = toolGone
+		}
+	}
+	if o != nil {
+		seen := maps.Clone(o.tools)
+		_, instructed := byName[""]
+		if seen == nil {
+			seen = map[string][]byte{}
+		}
+		delete(seen, "")
+		if instructed || o.instructions != "" {
+			seen[""] = []byte(o.instructions)
+		}
+		for name, object := range seen {
+			t, ok := byName[name]
+			if !ok {
+				t = &toolState{name: name, state: toolNew}
+				byName[name] = t
+			}
+			t.seen, t.present = object, true
+			switch {
+			case t.pin == nil:
+			case bytes.Equal(t.pin.Object, object):
+				t.state = toolTrusted
+			case name == "" && len(object) == 0:
+				t.state = toolGone
+			default:
+				t.state = toolChanged
+			}
+		}
+	}
+	var all []toolState
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		t := *byName[name]
+		if name != "" && (!exposable(server, name) || grants.CheckTool(server+"/"+name) != nil) {
+			t.state = toolWithheld
+		}
+		all = append(all, t)
+	}
+	return all
 }

@@ -474,6 +474,7 @@ func (d *Daemon) lock(ctx context.Context, e audit.Entry, reason string) error {
 	d.sessions.endAll()
 	d.voidCards(causeVaultLocked)
 	err := d.endRuns(wire.VaultLocked, "LOCKED", func(*run) bool { return true })
+	d.hosts.lock()
 	defer d.vault.Interrupt()() // a purge or a backup would keep the keys here until it is done
 	d.changing.mu.Lock()
 	defer d.changing.mu.Unlock()

@@ -27,6 +27,7 @@ const (
 	Plain        Class = "plain"        // same pid namespace, nothing special
 	Launch       Class = "launch"       // in the tree of a launch
 	Mapped       Class = "mapped"       // its uid belongs to a subject
+	Hosted       Class = "hosted"       // under a process that runs a server: no right on either socket
 	Unattributed Class = "unattributed" // foreign pid namespace of no launch, or inconsistent facts
 )
 

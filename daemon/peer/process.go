@@ -77,6 +77,11 @@ type Namespaces struct {
 // this one. It fails with ErrPlatform where there are no namespaces.
 func NamespacesOf(pid int32) (Namespaces, error) { return namespacesOf(pid) }
 
+// EndSession kills every process of a session but its leader, for the leader's
+// parent, once that has ended and before it is waited for: until then no other
+// session can have its number. It does nothing where processes cannot be looked up.
+func EndSession(leader int32) { endSession(leader) }
+
 // printable joins NUL-separated words and escapes what a terminal would act on.
 func printable(raw []byte) string {
 	const limit = 256

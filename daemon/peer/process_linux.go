@@ -23,6 +23,7 @@ type stat struct {
 	session int32
 	tty     int64
 	start   uint64
+	zombie  bool
 }
 
 func readStat(pid int32) (stat, error) {
@@ -40,7 +41,7 @@ func readStat(pid int32) (stat, error) {
 	if len(fields) < 20 {
 		return stat{}, fmt.Errorf("%s is malformed", path)
 	}
-	s := stat{name: string(raw[begin+1 : end])}
+	s := stat{name: string(raw[begin+1 : end]), zombie: fields[0] == "Z"}
 	parent, parentErr := strconv.ParseInt(fields[1], 10, 32)
 	session, sessionErr := strconv.ParseInt(fields[3], 10, 32)
 	tty, ttyErr := strconv.ParseInt(fields[4], 10, 64)
