@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -43,7 +44,9 @@ func TestMain(m *testing.M) {
 			if err := worker.Harden(); err != nil {
 				os.Exit(1)
 			}
-			code, err := Main(context.Background(), Config{Version: "9"})
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+			defer stop()
+			code, err := Main(ctx, Config{Version: "9"})
 			if err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			}
@@ -404,7 +407,7 @@ func stubCall(id, params json.RawMessage, out func(string, ...any), tools *strin
 	case "fork": // children in sessions of their own, that ignore what can be ignored
 		var pids []string
 		for range 3 {
-			child := exec.Command("sh", "-c", `trap "" HUP TERM INT; (sleep 1000; :) & echo up; while :; do sleep 1; done`)
+			child := exec.Command("sh", "-c", `trap "" HUP TERM INT; (sleep 1000; :) & echo up; while :; do sleep 1; done`, c.Arguments.Dir)
 			child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 			up, _ := child.StdoutPipe()
 			if err := child.Start(); err != nil {
