@@ -537,61 +537,77 @@ func (r *Relay) Outcome(ctx context.Context, o RelayOutcome) error {
 	})
 }
 
-// Listed tells the daemon what a wrapped server offers, all pages of it, and
-// returns what may be called of it: the daemon's next word on that, or its last
-// one when none comes before ctx ends. Left out, and so withheld from a server
-// that is trusted, are tools over 1 MiB and what is beyond 4 MiB in all.
-func (r *Relay) Listed(ctx context.Context, tools []ServerTool, instructions string) (RelayTools, error) {
+// Listed tells the daemon what a wrapped server offers, all pages of it. It does
+// not wait for the daemon; answer does: it returns what may be called of it, the
+// daemon's next word on that, or an error when none comes before its ctx ends. Left
+// out, and so withheld from a server that is trusted, are tools over 1 MiB and what
+// is beyond 4 MiB in all.
+func (r *Relay) Listed(ctx context.Context, tools []ServerTool, instructions string) (answer func(context.Context) (RelayTools, error), err error) {
 	listed := &brokerv1.RelayListed{Instructions: instructions}
 	room := maxListed - len(instructions)
 	for _, tool := range tools {
-		size := len(tool.Name) + len(tool.Object)
+		size := len(tool.Name) + len(tool.Object) + 16 // for the framing
 		if len(tool.Object) > maxToolObject || size > room {
 			continue
 		}
-		room -= size + 16
+		room -= size
 		listed.Tools = append(listed.Tools, &brokerv1.ServerTool{Name: tool.Name, Object: tool.Object})
 	}
 	r.mu.Lock()
 	told := r.told
 	r.mu.Unlock()
-	err := r.send(ctx, func() *brokerv1.RelayRequest {
+	err = r.send(ctx, func() *brokerv1.RelayRequest {
 		return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Listed{Listed: listed}}
 	})
-	if err != nil {
-		return RelayTools{}, err
-	}
-	if r.Trusted() {
-		select {
-		case <-told:
-		case <-ctx.Done():
-		case <-r.over:
-			return RelayTools{}, r.err
+	return func(ctx context.Context) (RelayTools, error) {
+		if !r.Trusted() {
+			return RelayTools{}, nil // there may be no word at all
 		}
-	}
-	return r.Offered(ctx)
+		return r.after(ctx, told)
+	}, err
 }
 
 // Offered is what may be called now: the daemon's latest word on it. Of a server
 // that is trusted it waits for the first.
 func (r *Relay) Offered(ctx context.Context) (RelayTools, error) {
 	r.mu.Lock()
-	told, first := r.told, r.trusted && !r.heard
+	now, told, known := r.tools, r.told, r.heard || !r.trusted
 	r.mu.Unlock()
-	if first {
-		select {
-		case <-told:
-		case <-ctx.Done():
-			return RelayTools{}, wire.FromError(ctx.Err())
-		case <-r.over:
-			return RelayTools{}, r.err
-		}
+	if known {
+		return now, nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.tools
-	now.Trusted = r.trusted
-	return now, nil
+	return r.after(ctx, told)
+}
+
+// after is what may be called once told is closed.
+func (r *Relay) after(ctx context.Context, told <-chan struct{}) (RelayTools, error) {
+	select {
+	case <-told:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.tools, nil
+	case <-ctx.Done():
+		return RelayTools{}, wire.FromError(ctx.Err())
+	case <-r.over:
+		return RelayTools{}, r.err
+	}
+}
+
+// Finish ends the relay once the daemon has taken in everything that it was told,
+// or ctx ends.
+func (r *Relay) Finish(ctx context.Context) {
+	defer r.cancel()
+	if hold(ctx, r, r.sending) != nil {
+		return
+	}
+	defer func() { <-r.sending }()
+	if r.stream.CloseSend() != nil {
+		return
+	}
+	select {
+	case <-r.over:
+	case <-ctx.Done():
+	}
 }
 
 // read takes in what the daemon says until the stream ends.

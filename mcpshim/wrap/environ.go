@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// passed are the variables that a server gets without being asked for.
-var passed = []string{"PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"}
+// always are the variables that a server gets without anybody asking for it.
+var always = []string{"PATH", "HOME", "USER", "LANG", "TERM", "TMPDIR"}
 
-// passedPrefix begins the names of the others: those of the locale.
-const passedPrefix = "LC_"
+// alwaysPrefix begins the names of the others: those of the locale.
+const alwaysPrefix = "LC_"
 
 // kept are the prefixes of names that no server gets: they are about this program
 // and the one that it replaces.
@@ -38,7 +38,7 @@ func Environ(environ, names []string) []string {
 		if !found || CheckName(name) != nil {
 			continue
 		}
-		if slices.Contains(passed, name) || strings.HasPrefix(name, passedPrefix) || slices.Contains(names, name) {
+		if slices.Contains(always, name) || strings.HasPrefix(name, alwaysPrefix) || slices.Contains(names, name) {
 			chosen = append(chosen, pair)
 		}
 	}
