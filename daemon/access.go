@@ -299,6 +299,8 @@ func (s *state) needOfChange(current, want *policy.Document, c policy.Change) ne
 			return needOfRevoking([]grants.Grant{c.Grant}, false)
 		}
 		return s.needOfGrants(c.Grant)
+	case policy.AServer, policy.APolicy:
+		return s.needOfPolicies(c)
 	}
 	// Profiles and tools, and whatever comes later: removing ends runs, the rest
 	// may widen what they reach.

@@ -93,6 +93,9 @@ var calls = map[string]call{
 	operatorv1.OperatorService_ReadServerLogs_FullMethodName: {kindServerRead, "read-server-logs"},
 	operatorv1.OperatorService_RemoveServer_FullMethodName:   {kindServerRemove, "remove-server"},
 
+	operatorv1.OperatorService_ListPolicies_FullMethodName: {kindOperatorRead, "list-policies"},
+	operatorv1.OperatorService_ResetPolicy_FullMethodName:  {kindPolicyReset, "reset-policy"},
+
 	operatorv1.OperatorService_ListApprovals_FullMethodName:  {kindOperatorRead, "list-approvals"},
 	operatorv1.OperatorService_DecideApproval_FullMethodName: {kindApprovalApprove, "decide-approval"},
 	operatorv1.OperatorService_RevokeConsent_FullMethodName:  {kindApprovalVoid, "revoke-consent"},

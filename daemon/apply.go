@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"subjectbroker/audit"
 	"subjectbroker/grants"
 	"subjectbroker/grants/policy"
+	"subjectbroker/grants/rules"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/vault"
 )
@@ -30,7 +32,7 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 			return change{}, err
 		}
 		at := d.clock.read()
-		want, err := readDocument(uid, req, policy.Env{Now: at.now, Current: current})
+		want, warnings, err := readDocument(uid, req, policy.Env{Now: at.now, Current: current})
 		if err != nil {
 			return change{}, err
 		}
@@ -47,6 +49,9 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 			return change{}, err
 		}
 		response = &operatorv1.ApplyResponse{NeedContent: needContent(st, want)}
+		for _, problem := range warnings {
+			response.Warnings = append(response.Warnings, problem.String())
+		}
 		for _, c := range changes {
 			response.Changes = append(response.Changes, &operatorv1.Change{Verb: c.Verb, What: c.What, Name: c.Name, Detail: c.Detail})
 		}
@@ -98,26 +103,39 @@ func needContent(st *state, want *policy.Document) []string {
 	return names
 }
 
-// readDocument reads the document of a request, in the format that it says.
-func readDocument(uid uint32, req *operatorv1.ApplyRequest, env policy.Env) (*policy.Document, error) {
-	switch req.GetFormat() {
-	case "":
-		want, err := policy.Parse(req.GetDocument(), env)
-		if err != nil {
-			return nil, refuse("%v", err)
-		}
-		return want, nil
-	case formatSubjectBroker:
-		want, report, err := policy.ImportSubjectBroker(req.GetDocument(), env)
-		if err != nil {
-			return nil, refuse("%v", err)
-		}
-		if err := checkStorageRoot(uid, report.StorageRoot, req.GetWorkingDir()); err != nil {
-			return nil, err
-		}
-		return want, nil
+// formatAgentBrake is the format of policy files of the proxy of that name.
+const formatAgentBrake = "agent-brake"
+
+// readDocument reads the document of a request, in the format that it says, and
+// returns what of it is likely not meant.
+func readDocument(uid uint32, req *operatorv1.ApplyRequest, env policy.Env) (want *policy.Document, warnings []policy.Problem, err error) {
+	format := req.GetFormat()
+	if format != formatAgentBrake && (req.GetSubject() != "" || req.GetServer() != "") {
+		return nil, nil, refuse("only a document of the format %s is for a subject and a server that are named beside it", formatAgentBrake)
 	}
-	return nil, refuse("the format of a document is %s, or left out", formatSubjectBroker)
+	switch format {
+	case "":
+		want, warnings, err = policy.ParseNoting(req.GetDocument(), env)
+	case formatSubjectBroker:
+		var report *policy.Report
+		if want, report, err = policy.ImportSubjectBroker(req.GetDocument(), env); err == nil {
+			if err := checkStorageRoot(uid, report.StorageRoot, req.GetWorkingDir()); err != nil {
+				return nil, nil, err
+			}
+			warnings = report.Warnings
+		}
+	case formatAgentBrake:
+		if req.GetPrune() {
+			return nil, nil, refuse("a document of the format %s has no owner, and prunes nothing", formatAgentBrake)
+		}
+		want, warnings, err = policy.ImportAgentBrake(req.GetDocument(), req.GetSubject(), req.GetServer(), env)
+	default:
+		return nil, nil, refuse("the format of a document is %s or %s, or left out", formatSubjectBroker, formatAgentBrake)
+	}
+	if err != nil {
+		return nil, nil, refuse("%v", err)
+	}
+	return want, warnings, nil
 }
 
 // checkChanges refuses what a document cannot know of: names that are taken by
@@ -159,6 +177,7 @@ func (d *Daemon) document(st *state, uid uint32) (*policy.Document, map[string]v
 	doc := &policy.Document{
 		Resources: map[string]policy.Resource{}, Subjects: map[string]policy.Subject{},
 		Profiles: map[string]grants.Profile{}, Tools: map[string]grants.Tool{},
+		Servers: maps.Clone(st.servers), Policies: map[policy.PolicyKey]rules.Policy{},
 	}
 	byName := make(map[string]vault.Record, len(all))
 	for _, r := range all {
@@ -177,6 +196,9 @@ func (d *Daemon) document(st *state, uid uint32) (*policy.Document, map[string]v
 	}
 	for _, p := range st.set.Profiles() {
 		doc.Profiles[p.Name] = p
+	}
+	for _, p := range st.sortedPolicies() {
+		doc.Policies[policy.KeyOf(&p)] = p
 	}
 	doc.Grants = st.seen(uid, st.set.All())
 	return doc, byName, nil
@@ -284,7 +306,7 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 		}
 		b.take(b.o.declaration(ctx, c, record))
 	case c.What == policy.ASubject && c.Verb == policy.Remove:
-		// Its profiles, and those of its grants that the document can know of, are
+		// Its profiles and policies, and those of its grants that the document can know of, are
 		// changes of their own.
 		unseen := slices.DeleteFunc(b.st.set.GrantsOf(c.Name), func(g grants.Grant) bool { return !b.st.namesHidden(callerOf(ctx).UID, g.Pattern) })
 		b.take(b.o.subjectRemoval(ctx, b.st, c.Name, unseen, nil))
@@ -302,6 +324,25 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 			c.Profile.Created = b.at.now.UTC().Truncate(time.Millisecond)
 		}
 		b.take(b.o.profileChange(ctx, c.Profile))
+	case c.What == policy.AServer && c.Verb == policy.Remove:
+		// Its policies and grants are changes of their own.
+		b.take(b.o.serverRemoval(ctx, b.st, c.Name))
+	case c.What == policy.AServer:
+		if c.Verb == policy.Add {
+			c.Server.Created = b.at.now.UTC().Truncate(time.Millisecond)
+		}
+		b.take(b.o.serverChange(ctx, b.st, c.Server))
+	case c.What == policy.APolicy && c.Verb == policy.Remove:
+		b.take(b.o.policyRemoval(ctx, c.Policy))
+	case c.What == policy.APolicy:
+		if c.Verb == policy.Add {
+			c.Policy.Created = b.at.now.UTC().Truncate(time.Millisecond)
+		}
+		changed, err := b.o.policyChange(ctx, b.st, c.Policy)
+		if err != nil {
+			return err
+		}
+		b.take(changed)
 	case c.What == policy.ASubject:
 		before, exists := b.st.set.Subject(c.Name)
 		after := before
@@ -413,6 +454,12 @@ func (o operator) Export(ctx context.Context, req *operatorv1.ExportRequest) (*o
 		short := !g.Until.IsZero() && g.Until.Before(now.Add(shortLived))
 		return ended || short && !req.GetAll()
 	})
+	for key, p := range doc.Policies {
+		if !p.ObserveUntil.After(now) { // Parse refuses what is past
+			p.ObserveUntil = time.Time{}
+			doc.Policies[key] = p
+		}
+	}
 	doc.Fold(strings.TrimSuffix(req.GetHomeDir(), "/"))
 	raw, err := policy.Marshal(doc)
 	if err != nil {

@@ -130,7 +130,7 @@ func TestApplyRefuses(t *testing.T) {
 		"empty":                      {"", "empty"},
 		"no version":                 {"owner: laptop\n", "version"},
 		"unknown key":                {"version: 1\nfrobs: {}\n", "line 2"},
-		"section of a later version": {"version: 1\nservers: {}\n", "servers"},
+		"section of a later version": {"version: 1\ntenants: [acme]\n", "tenants"},
 		"duplicate key":              {"version: 1\nsubjects: {a: {}, a: {}}\n", "line 2"},
 		"alias":                      {"version: 1\nsubjects: {a: &x {}, b: *x}\n", "line 2"},
 		"two documents":              {"version: 1\n---\nversion: 1\n", "line"},

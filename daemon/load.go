@@ -47,7 +47,7 @@ func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 		}); err != nil {
 			return err
 		}
-		if err := errors.Join(st.loadTools(tx), st.loadProfiles(tx), st.loadLaunches(tx), st.loadServers(tx), st.loadConsents(tx)); err != nil {
+		if err := errors.Join(st.loadTools(tx), st.loadProfiles(tx), st.loadLaunches(tx), st.loadServers(tx), st.loadPolicies(tx), st.loadConsents(tx)); err != nil {
 			return err
 		}
 		if err := tx.Each(bucketGrants, func(id string, row []byte) error {

@@ -211,7 +211,8 @@ func (o operator) RemoveSubject(ctx context.Context, req *operatorv1.RemoveSubje
 		}
 		gone := st.set.GrantsOf(name)
 		response.RevokedGrantIds = grantIDs(st.seen(callerOf(ctx).UID, gone))
-		c := o.subjectRemoval(ctx, st, name, gone, st.set.ProfilesOf(name))
+		policies, _ := o.policyRemovals(ctx, st, func(k policyKey) bool { return k.subject == name })
+		c := joined(o.subjectRemoval(ctx, st, name, gone, st.set.ProfilesOf(name)), policies)
 		c.after = func() { d.hub.listChanged(name) }
 		return c, nil
 	})
