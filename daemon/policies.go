@@ -15,14 +15,6 @@ import (
 	"subjectbroker/vault"
 )
 
-// Kinds of entries about policies. Each has the subject, the server and, but for
-// policy.remove, the version of the policy.
-const (
-	kindPolicySet    audit.Kind = "policy.set"
-	kindPolicyRemove audit.Kind = "policy.remove"
-	kindPolicyReset  audit.Kind = "policy.reset" // what it has counted is nothing again
-)
-
 // bucketPolicies holds one row for each policy, named SUBJECT/SERVER.
 const bucketPolicies = "policies"
 

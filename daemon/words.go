@@ -73,6 +73,10 @@ const (
 	kindServerRestart audit.Kind = "server.restart"
 	kindServerRead    audit.Kind = "server.read" // an operator looked at servers, or at what they logged
 
+	kindPolicySet    audit.Kind = "policy.set"
+	kindPolicyRemove audit.Kind = "policy.remove"
+	kindPolicyReset  audit.Kind = "policy.reset" // what it has counted is nothing again
+
 	kindOperatorRead   audit.Kind = "operator.read"
 	kindOperatorWatch  audit.Kind = "operator.watch"
 	kindOperatorClock  audit.Kind = "operator.clock"

@@ -16,6 +16,7 @@ var entryKinds = []string{
 	"launch.disclose", "launch.end", "launch.open", "list", "op.applied", "op.intent", "op.not_applied",
 	"operator.apply", "operator.auth", "operator.clock", "operator.export", "operator.panic", "operator.passphrase", "operator.prune", "operator.read",
 	"operator.tool", "operator.tool_remove", "operator.watch",
+	"policy.remove", "policy.reset", "policy.set",
 	"recovered", "release.withheld",
 	"resource.add", "resource.change", "resource.get", "resource.put", "resource.remove", "resource.repin", "resource.revert",
 	"run.end", "run.open", "run.relay", "run.report", "run.watch", "segment.opened",
