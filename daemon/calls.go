@@ -2,20 +2,32 @@ package daemon
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"strings"
+	"sync"
+	"time"
 
+	"subjectbroker/audit"
+	"subjectbroker/grants"
+	"subjectbroker/grants/rules"
 	"subjectbroker/proto/wire"
 )
 
-// toolCall is one message of a client to a server, as it is judged.
+// toolCall is one call of a client to a server, as it is judged.
 type toolCall struct {
+	ctx    context.Context //nolint:containedctx // ends when nobody waits for the call any more
 	server string
-	hosted bool   // the daemon has the server run and forwards
-	method string // MCP method; empty: a call of a tool
+	hosted bool // the daemon has the server run and forwards
 	tool   string
-	args   []byte // one JSON object, as it will be forwarded; nil: none were given
-	// pin is what the server says now of the tool on a stream that is wrapped; nil:
-	// what is trusted is all that is known.
-	pin func(tool string) (pin string, listed bool)
+	args   []byte // one JSON object, as it will be forwarded; empty: none were given
+	// offer is what the server says that it offers; nil: nobody knows.
+	offer *offer
+	// opening is called when the server of a call that may be forwarded is about to
+	// be used, which takes a while when it has to be started first; nil: nobody wants
+	// to know.
+	opening func()
 	// waiting is called, at most once, when a person is asked; nil: nobody is told.
 	waiting func(approvalID string)
 }
@@ -31,27 +43,492 @@ type judged struct {
 	action     string // block, kill, request_approval
 	reason     wire.Reason
 	approvalID string
-	approved   bool // a person approved it: its answer is wanted
-	seq        uint64
-	answer     []byte // of the same call, which ran before; nil: none
-	answerErr  bool   // that is an error object
-	done       *forwarded
+	replay     *replay    // of the same call, which was done before; nil: none
+	going      *forwarded // of forward
+	killed     bool       // the session ends with it
 }
 
-// forwarded is a call on its way, until settle.
-type forwarded struct{}
+// JSON-RPC error codes of what is not forwarded.
+const (
+	codeBlocked   = -32000
+	codePending   = -32001
+	codeMalformed = -32602
+)
 
-// callAsk is what a call of a tool adds to an ask. The zero value refuses.
-//
-// release calls judge after the grants have allowed or gated, take under the log's
-// mutex after everything else was rechecked, tell for the entry, and giveBack when
-// the entry is certainly not in the log.
-type callAsk struct{}
+// nextStep is what an agent is told to do about everything that it may not do.
+const nextStep = "Ask the person who runs this agent."
 
-// judgeCall is the release path of calls of tools: it judges, waits for a person
+// Causes of calls that the grants do not know.
+const (
+	causeWithheld = "TOOL_WITHHELD" // it is not what was trusted, or was never trusted
+	causeHosted   = "SERVER_HOSTED" // it is not the worker plane that runs it
+)
+
+// judgeCall is the release path for calls of tools: it judges, waits for a person
 // where one has to approve, and returns when the entry is durable, or in its place
-// where the policy groups. The error, if any, is a *wire.Error and means that the
-// stream cannot go on.
-func (d *Daemon) judgeCall(ctx context.Context, r *run, c toolCall) (judged, error) {
-	return judged{}, wire.Deny(wire.PolicyUnavailable)
+// where the policy groups them.
+func (d *Daemon) judgeCall(ctx context.Context, r *run, c toolCall) judged {
+	ask := &callAsk{d: d, run: r, call: c, digest: d.digestArgs(c.args)}
+	e := r.entry(audit.Call)
+	e.Server, e.Tool, e.ArgsDigest = c.server, d.maskedTool(c.server, c.tool), ask.digest
+	if err := d.admit(ctx, r.peer, r.subject); err != nil {
+		return d.refused(ask, refusal(err).Reason)
+	}
+	capability := grants.Call.String() + ":" + c.server + "/" + c.tool
+	if _, err := grants.ParseCapability(capability); err != nil || c.tool == "" {
+		// Nobody can be granted such a name: it is denied like any that was not.
+		e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.AccessDenied), causeMalformed
+		if err := d.recordDenial(ctx, r.peer, e); err != nil {
+			return d.refused(ask, refusal(err).Reason)
+		}
+		return d.refused(ask, wire.AccessDenied)
+	}
+	args, err := rules.ParseArgs(c.args)
+	if err != nil {
+		return d.refused(ask, refusal(d.malformed(ctx, r.peer, e)).Reason)
+	}
+	ask.args = args
+	ask.search()
+	a := d.ask(r, audit.Call, capability)
+	a.entry = e
+	a.also, a.gate = ask, ask.person
+	if c.hosted {
+		a.open = func(*opened) error {
+			if c.opening != nil {
+				c.opening()
+			}
+			return d.hosts.ready(c.ctx, r, c.server, c.tool)
+		}
+	}
+	got, err := d.release(ctx, a)
+	switch {
+	case err != nil:
+		return d.refused(ask, refusal(err).Reason)
+	case got.gate.outcome == gateReplay:
+		return judged{reason: wire.Allowed, approvalID: got.gate.id, replay: got.gate.replay}
+	case got.decision != grants.Allowed || got.reason != wire.Allowed:
+		ask.approvalID = got.gate.id
+		return d.refused(ask, got.reason)
+	}
+	if ask.policy != nil { // see tend: the vault hears of it soon
+		d.charges.Add(1)
+	}
+	r.forwarded()
+	d.calls.count(ask.key(), callAllowed)
+	return judged{
+		forward: true, reason: wire.Allowed, approvalID: got.gate.id,
+		going: &forwarded{ask: ask, seq: got.seq, began: time.Now(), gate: got.gate},
+	}
+}
+
+// refused is what an agent is told of a call that is not forwarded.
+func (d *Daemon) refused(ask *callAsk, reason wire.Reason) judged {
+	ask.run.count("", false, nil)
+	d.calls.count(ask.key(), callDenied)
+	j := judged{code: codeBlocked, reason: reason, next: nextStep, message: wire.Deny(reason).Message + ". " + nextStep}
+	switch reason {
+	case wire.AccessDenied:
+		j.code = 0
+	case wire.InvalidArgument:
+		j.code = codeMalformed
+	case wire.PolicyBlocked:
+		j.policy, j.action, j.killed = ask.stood.Policy, string(ask.stood.Action), ask.stood.Outcome == rules.Killed
+		j.message = "blocked by " + j.policy + " (" + j.action + "). " + nextStep
+	case wire.ApprovalPending:
+		j.code, j.approvalID = codePending, ask.approvalID
+		j.policy, j.action = rules.ApprovalPolicy, string(rules.RequestApproval)
+		j.next = "Ask the person who runs this agent to answer it, then make the same call again."
+		j.message = "APPROVAL_PENDING id=" + j.approvalID + ": a person has not answered yet (" + ask.asking() + ", request_approval). " + j.next
+	case wire.ApprovalDenied, wire.ApprovalExpired:
+		j.approvalID = ask.approvalID
+		j.policy, j.action = rules.ApprovalPolicy, string(rules.RequestApproval)
+		j.message = wire.Deny(reason).Message + " (" + ask.asking() + ", request_approval). " + nextStep
+	}
+	return j
+}
+
+// digestArgs is what stands in the log for the arguments of a call: equal arguments
+// look equal, and few possible ones cannot be tried.
+func (d *Daemon) digestArgs(args []byte) audit.Hash {
+	if len(args) == 0 {
+		args = []byte("{}")
+	}
+	key := *d.correlate.Load() // of mask: this is no text that is masked
+	own := hmac.New(sha256.New, key[:])
+	own.Write([]byte("sb/args/v1"))
+	mac := hmac.New(sha256.New, own.Sum(nil))
+	mac.Write(args)
+	return audit.Hash(mac.Sum(nil))
+}
+
+// callAsk is what a call brings along to release: pins and the policy judge it
+// beside the grants, and what it takes is counted with its entry.
+type callAsk struct {
+	d      *Daemon
+	run    *run
+	call   toolCall
+	args   rules.Args
+	digest audit.Hash
+
+	known bool // the grants allow it, or would with a person
+
+	// Of the newest judgement.
+	pin      string
+	policy   *rules.Compiled
+	verdict  rules.Verdict
+	observed bool // the policy only logs
+
+	stood rules.Verdict // the newest that stood against it
+
+	// What a person was asked about.
+	asked           bool
+	askPin, askRule string // pin and version of the policy
+	approvalID      string
+
+	seq  uint64
+	when time.Time
+	took *taken
+}
+
+// who is the event of a call, as far as it is known before it is judged.
+func (a *callAsk) who() meterEvent {
+	e := meterEvent{subject: a.run.subject, server: a.call.server, tool: a.call.tool, seq: a.seq, at: a.when, policy: a.policy}
+	if a.run.launch != nil {
+		e.launch = a.run.launch.id
+	}
+	return e
+}
+
+func (a *callAsk) question(now time.Time) rules.Call {
+	return rules.Call{Tool: a.call.tool, Args: a.args, Now: now}
+}
+
+// search looks for what the rules find in the arguments before anything is locked:
+// it may take a while, and looks at paths. The arguments remember it.
+func (a *callAsk) search() {
+	if policy := a.d.state().policyOf(a.run.subject, a.call.server); policy != nil {
+		policy.Judge(&rules.Meter{}, a.question(a.d.clock.now()))
+	}
+}
+
+// judge judges by pin and policy what the grants allow or gate.
+func (a *callAsk) judge(v *verdict) {
+	a.known = true
+	st := a.d.state()
+	a.pin, a.policy, a.verdict, a.observed = "", nil, rules.Verdict{}, false
+	if pin, ok := a.pinned(st); ok {
+		a.pin = pin
+	} else {
+		v.outcome, v.reason, v.cause = grants.Denied, wire.AccessDenied, causeWithheld
+		return
+	}
+	now := a.d.clock.now()
+	if a.policy = st.policyOf(a.run.subject, a.call.server); a.policy == nil {
+		return
+	}
+	a.observed = a.policy.Observes(now) || st.observed(a.call.server, now)
+	a.verdict = st.meters.judge(a.who(), a.policy, a.question(now))
+	a.follow(v)
+}
+
+// pinned is the pin that the tool is judged by, and whether it may be called as far
+// as what was trusted says. Only a wrapped server may be without trust.
+func (a *callAsk) pinned(st *state) (pin string, ok bool) {
+	if !a.call.hosted && !st.trusted(a.call.server) {
+		return "", true
+	}
+	return st.callable(a.call.server, a.call.tool, a.call.offer)
+}
+
+// follow puts what the policy says into the verdict, where it is stricter.
+func (a *callAsk) follow(v *verdict) {
+	if a.observed {
+		return
+	}
+	switch a.verdict.Outcome {
+	case rules.Forwarded:
+	case rules.Asked:
+		if v.outcome == grants.Allowed {
+			v.outcome, v.reason = grants.Pending, wire.ApprovalPending
+		}
+	default:
+		a.stood = a.verdict
+		v.outcome, v.reason, v.cause = grants.Denied, wire.PolicyBlocked, policyWords[a.verdict.Policy]
+		if a.verdict.Outcome == rules.Killed {
+			word := killWord
+			if a.call.hosted {
+				word = stopWord
+			}
+			v.cause = word + v.cause
+		}
+	}
+}
+
+// person asks one.
+func (a *callAsk) person(_ context.Context, capability grants.Capability, v verdict) (gateAnswer, error) {
+	g := gateAsk{
+		run: a.run, server: a.call.server, tool: a.call.tool, capability: capability.String(), args: a.call.args, argsDigest: a.digest,
+		pin: a.pin, why: "a grant or a profile wants a person to approve it", waiting: a.wait,
+	}
+	if a.policy != nil {
+		g.policy = a.policy.Version()
+		if g.wait = a.policy.Policy().ApprovalWait; g.wait == 0 {
+			g.wait = -1
+		}
+		if a.verdict.Outcome == rules.Asked {
+			g.why = a.verdict.Detail
+		}
+	}
+	a.asked, a.askPin, a.askRule = true, g.pin, g.policy
+	answer, err := a.d.gateOn(a.call.ctx, g)
+	a.approvalID = answer.id
+	return answer, err
+}
+
+func (a *callAsk) wait(approvalID string) {
+	a.d.calls.count(a.key(), callWaited)
+	if a.call.waiting != nil {
+		a.call.waiting(approvalID)
+	}
+}
+
+// asking is the policy because of which a person is asked.
+func (a *callAsk) asking() string {
+	if a.verdict.Outcome == rules.Asked {
+		return a.verdict.Policy
+	}
+	return rules.ApprovalPolicy
+}
+
+// at says which entry it will be.
+func (a *callAsk) at(seq uint64, now time.Time) { a.seq, a.when = seq, now }
+
+// take judges for good and counts the call, or is stricter. What a person was asked
+// about must still be the same.
+func (a *callAsk) take(v *verdict) {
+	if a.asked {
+		version := ""
+		if a.policy != nil {
+			version = a.policy.Version()
+		}
+		if a.pin != a.askPin || version != a.askRule {
+			v.outcome, v.reason, v.cause = grants.Denied, wire.ApprovalDenied, causePolicyChanged
+			return
+		}
+	}
+	st := a.d.state()
+	var said rules.Verdict
+	said, a.took = st.meters.take(a.who(), a.policy, a.question(a.when), func(said rules.Verdict) bool {
+		return a.observed || said.Outcome == rules.Forwarded || said.Outcome == rules.Asked && a.asked
+	})
+	if a.policy != nil {
+		a.verdict = said
+	}
+	if a.took == nil {
+		a.follow(v)
+		if v.outcome == grants.Allowed { // there is no such verdict
+			v.outcome, v.reason = grants.Denied, wire.PolicyBlocked
+		}
+	}
+}
+
+// causePolicyChanged: what a person was asked about is not so any more.
+const causePolicyChanged = "POLICY_CHANGED"
+
+// tell completes the entry, and lets a rule that kills do so.
+func (a *callAsk) tell(e *audit.Entry, v verdict) {
+	e.Pin = a.pin
+	if a.policy != nil {
+		e.Policy = a.policy.Version()
+	}
+	e.Count = 0
+	switch {
+	case v.outcome == grants.Allowed && !v.failed:
+		if a.took != nil {
+			e.Count = a.took.event.micros
+			if v.limited {
+				a.d.state().meters.charged(a.took, v.grant)
+			}
+		}
+		switch {
+		case a.observed && a.verdict.Outcome != rules.Forwarded:
+			e.Cause = observeWord + policyWords[a.verdict.Policy]
+		case len(a.verdict.Warned) > 0:
+			e.Cause = warnWord + policyWords[a.verdict.Warned[0]]
+		}
+	case strings.HasPrefix(v.cause, killWord), strings.HasPrefix(v.cause, stopWord):
+		kill := a.who()
+		kill.what, kill.killedBy = meterKill, a.stood.Policy
+		if a.call.hosted {
+			kill.what = meterStop
+		}
+		a.d.state().meters.note(kill)
+	}
+}
+
+// giveBack undoes take.
+func (a *callAsk) giveBack() {
+	if a.took != nil {
+		a.d.state().meters.giveBack(a.took)
+		a.took = nil
+	}
+}
+
+// strict reports whether the entry has to be durable before the call is forwarded.
+// Only a policy can do without, and not where a secret is used or a person was
+// asked.
+func (a *callAsk) strict() bool {
+	if a.policy == nil || a.policy.Policy().Audit != rules.Grouped || a.asked {
+		return true
+	}
+	return a.d.state().usesSecrets(a.call.server, a.call.tool)
+}
+
+// usesSecrets reports whether calls of a tool use a secret for the subject. It takes
+// mu.
+func (s *state) usesSecrets(server, tool string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if known, ok := s.servers[server]; ok && len(known.Secrets()) > 0 {
+		return true
+	}
+	declared, _ := s.set.Tool(server + "/" + tool)
+	for _, p := range declared.Requires {
+		if p.Action == grants.Use {
+			return true
+		}
+	}
+	return false
+}
+
+// key is what the call is counted under. A name that nobody was granted may be any.
+func (a *callAsk) key() callKey {
+	k := callKey{subject: a.run.subject, server: a.call.server}
+	if a.known {
+		k.tool = a.call.tool
+	}
+	return k
+}
+
+// forwarded is a call on its way. It ends once.
+type forwarded struct {
+	ask   *callAsk
+	seq   uint64 // of the entry that allowed it
+	began time.Time
+	gate  gateAnswer
+	once  sync.Once
+}
+
+// approved reports whether a person approved it, so that its answer is wanted.
+func (f *forwarded) approved() bool { return f.gate.outcome == gateApproved }
+
+// end notes how it ended, in an entry that nobody waits for. answer is kept where a
+// person approved the call, and delivered says whether somebody has it.
+func (f *forwarded) end(end rules.End, answer []byte, delivered bool) {
+	f.once.Do(func() {
+		a := f.ask
+		d := a.d
+		d.calls.done(a.key(), end, time.Since(f.began))
+		if f.gate.settle != nil {
+			f.gate.settle(endWords[end], answer, end == rules.EndError, delivered)
+		}
+		log := d.log()
+		if log == nil {
+			return
+		}
+		e := a.run.entry(kindCallDone)
+		e.Server, e.Tool, e.Cause, e.Count = a.call.server, d.maskedTool(a.call.server, a.call.tool), endWords[end], f.seq
+		e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
+		if end != rules.EndOK {
+			e.Decision, e.ReasonCode = decisionError, ""
+		}
+		st := d.state()
+		done := meterEvent{what: meterDone, subject: a.run.subject, server: a.call.server, tool: a.call.tool, end: end}
+		if a.run.launch != nil {
+			done.launch = a.run.launch.id
+		}
+		done.policy = st.policyOf(done.subject, done.server)
+		noted := false
+		_, _ = log.Append(func(seq uint64, now time.Time) (audit.Entry, error) {
+			done.seq, done.at, noted = seq, now, true
+			st.meters.note(done)
+			return e, nil
+		})
+		if !noted { // it is not in the log, and happened all the same
+			done.at = d.clock.now()
+			st.meters.note(done)
+		}
+	})
+}
+
+// judgeMethod judges a message that is no call of a tool, by the list of methods
+// alone.
+func (d *Daemon) judgeMethod(ctx context.Context, r *run, server, method string) judged {
+	blocked := judged{
+		code: codeBlocked, reason: wire.PolicyBlocked, policy: methodPolicy, action: string(rules.Block), next: nextStep,
+		message: "blocked by " + methodPolicy + " (block). " + nextStep,
+	}
+	refuse := func(err error) judged {
+		reason := refusal(err).Reason
+		return judged{code: codeBlocked, reason: reason, next: nextStep, message: wire.Deny(reason).Message + ". " + nextStep}
+	}
+	if err := d.admit(ctx, r.peer, r.subject); err != nil {
+		return refuse(err)
+	}
+	e := r.entry(audit.Call)
+	e.Server, e.Action = server, d.methodWord(method)
+	st := d.state()
+	policy := st.policyOf(r.subject, server)
+	if policy != nil {
+		e.Policy = policy.Version()
+	}
+	now := d.clock.now()
+	switch {
+	case policy != nil && policy.AllowsMethod(method):
+	case policy != nil && policy.Observes(now) || st.observed(server, now):
+		e.Cause = observeWord + policyWords[methodPolicy]
+	default:
+		e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.PolicyBlocked), policyWords[methodPolicy]
+		if err := d.recordDenial(ctx, r.peer, e); err != nil {
+			return refuse(err)
+		}
+		r.count("", false, nil)
+		return blocked
+	}
+	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
+	ticket, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
+		if d.over(r) || d.state().policyOf(r.subject, server) != policy {
+			return audit.Entry{}, errJudgedAnew
+		}
+		return e, nil
+	})
+	if err == nil {
+		err = ticket.Wait(ctx)
+	}
+	switch {
+	case errors.Is(err, errJudgedAnew):
+		return refuse(wire.Deny(wire.RunEnded))
+	case err != nil:
+		return refuse(wire.Deny(wire.AuditFailed))
+	}
+	return judged{forward: true, reason: wire.Allowed}
+}
+
+// errJudgedAnew: what was judged is not in force any more.
+var errJudgedAnew = errors.New("what was judged is not in force any more")
+
+// methodWord is a method as it may stand in the log as an action.
+func (d *Daemon) methodWord(method string) string {
+	word := strings.ReplaceAll(method, "/", ".")
+	for i := range len(word) {
+		c := word[i]
+		letter := 'a' <= c && c <= 'z'
+		if !letter && (i == 0 || (c < '0' || c > '9') && c != '.' && c != '_' && c != '-') {
+			return d.mask(method)
+		}
+	}
+	if word == "" || len(word) > 64 {
+		return d.mask(method)
+	}
+	return word
 }

@@ -106,6 +106,9 @@ type Daemon struct {
 	doors    *doors
 	guard    *guard
 	sessions *sessions
+	relays   *relays
+	calls    *callStats
+	asks     asksCounted
 	trying   sync.Mutex // held while a passphrase of the operator is judged
 
 	approvals    *approvals
@@ -239,6 +242,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
 	d.hosts, d.offers = newHosts(d, cfg.hostProgram()), newOffers()
 	d.approvals, d.approvalWait = newApprovals(), cmp.Or(cfg.ApprovalWait, approvalWait)
+	d.relays, d.calls = newRelays(), newCallStats(d.clock.now)
 	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(settings.noGuard), newSessions()
 	d.passwd, d.groups = passwdFile, groupFile
 	if d.socketDir == "" {
@@ -265,6 +269,8 @@ func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, loc
 	tasks.Go(func() { operatorServer.run(socks.operator, served) })
 	tasks.Go(func() { d.tend(lock, rotate) })
 	tasks.Go(d.keepUp)
+	tasks.Go(d.hosts.watch)
+	tasks.Go(d.tendApprovals)
 	tasks.Go(d.hosts.watch)
 	tasks.Go(d.tendApprovals)
 	d.heads.start(d.life, d.log)
@@ -310,6 +316,7 @@ func (d *Daemon) stop(servers ...*server) {
 // close writes the last checkpoint and closes vault and log.
 func (d *Daemon) close() {
 	d.endLife()
+	d.relays.tasks.Wait() // calls that are still being judged have their entries before the log is closed
 	d.launches.close()
 	if log := d.log(); log != nil {
 		if d.vault != nil && !d.locked() {

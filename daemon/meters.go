@@ -132,7 +132,7 @@ func (ts tallies) apply(e *meterEvent, find findPolicy) {
 		return
 	case meterRevive:
 		for k, t := range ts {
-			if k.server == e.server {
+			if k.server == e.server && (e.subject == "" || k.subject == e.subject) {
 				t.revive()
 			}
 		}
@@ -377,10 +377,11 @@ func (m *meters) reset(subject, server string) {
 	m.note(meterEvent{what: meterReset, subject: subject, server: server})
 }
 
-// revive lifts the kills around a server. The entry that tells of it is of kind
-// server.restart and in the log already.
-func (m *meters) revive(server string) {
-	m.note(meterEvent{what: meterRevive, server: server})
+// revive lifts the kills around a server, of all subjects where none is named. The
+// entry that tells of it is of kind server.restart, names the same, and is in the log
+// already.
+func (m *meters) revive(server, subject string) {
+	m.note(meterEvent{what: meterRevive, server: server, subject: subject})
 }
 
 // killed reports whether a rule has stopped a hosted server for a subject.

@@ -162,6 +162,7 @@ var policyWords = map[string]string{
 // What stands before the policy's word in a cause.
 const (
 	killWord    = "KILL_"     // the rule killed the session
+	stopWord    = "STOP_"     // the rule stopped the hosted server for the subject
 	observeWord = "OBSERVED_" // the rule would have stood against it, but only logs for a while
 	warnWord    = "WARNED_"   // the rule noted it
 )
@@ -185,6 +186,7 @@ func meterEventOf(e audit.Entry) *meterEvent {
 		event.what = meterOpen
 	case audit.Call:
 		kill, killed := strings.CutPrefix(e.Cause, killWord)
+		stop, stopped := strings.CutPrefix(e.Cause, stopWord)
 		switch {
 		case e.Tool == "": // judged by the list of methods alone
 			return nil
@@ -192,6 +194,8 @@ func meterEventOf(e audit.Entry) *meterEvent {
 			event.what, event.micros, event.grant = meterTake, e.Count, e.GrantID
 		case e.Decision == decisionDeny && killed:
 			event.what, event.killedBy = meterKill, policyNamed(kill)
+		case e.Decision == decisionDeny && stopped:
+			event.what, event.killedBy = meterStop, policyNamed(stop)
 		default:
 			return nil
 		}
@@ -204,7 +208,7 @@ func meterEventOf(e audit.Entry) *meterEvent {
 		}
 	case kindServerKill:
 		event.what, event.killedBy = meterStop, e.Policy
-	case "policy.reset":
+	case kindPolicyReset, kindPolicyRemove:
 		event.what = meterReset
 	case kindServerRestart:
 		event.what = meterRevive

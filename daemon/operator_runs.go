@@ -102,6 +102,6 @@ func (r *run) message(uid uint32) *operatorv1.Run {
 		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Pid: r.peer.PID, Uid: r.peer.UID, Command: r.command,
 		ShimVersion: r.shimVersion, Opened: millis(r.opened), Ended: millis(r.ended), Reads: r.reads, Denials: r.denials,
 		Resources: names, Attested: string(r.peer.Class),
-		Profile: r.profile.Name, LaunchId: launchID,
+		Profile: r.profile.Name, LaunchId: launchID, Calls: r.calls,
 	}
 }

@@ -2,29 +2,901 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	grpccodes "google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"subjectbroker/audit"
+	"subjectbroker/daemon/peer"
+	"subjectbroker/grants"
+	"subjectbroker/grants/rules"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
 	"subjectbroker/proto/wire"
+)
+
+// Limits of relays. Who goes beyond them is refused or has to wait; nobody else is.
+const (
+	maxJudging  = 64        // calls of one stream that are being judged: what comes then is read later
+	maxGoing    = 1024      // calls of one stream that wait for a person or are on their way
+	maxPiece    = 256 << 10 // bytes of arguments in one message
+	maxCallMeta = 64 << 10
+	maxUnjudged = 16 << 20              // bytes of arguments of one process that are not judged yet
+	maxMethod   = 128                   // bytes of the name of a method
+	maxToolName = 1024                  // and of a tool, which may be any
+	drainLimit  = 50 * time.Millisecond // for the last messages of a stream
 )
 
 // ListServers names the hosted servers of which the run may call a tool now.
 func (b broker) ListServers(ctx context.Context, req *brokerv1.ListServersRequest) (*brokerv1.ListServersResponse, error) {
-	if _, err := b.d.identify(ctx, req.GetRunId()); err != nil {
+	d := b.d
+	r, err := d.identify(ctx, req.GetRunId())
+	if err != nil {
 		return nil, err
 	}
-	return nil, wire.Deny(wire.PolicyUnavailable)
+	e := r.entry(audit.List)
+	e.Action, e.Decision, e.ReasonCode, e.Count = "list-servers", decisionAllow, string(wire.Allowed), uint64(len(d.callableServers(r)))
+	if err := d.record(ctx, e); err != nil {
+		return nil, err
+	}
+	if d.over(r) {
+		return nil, wire.Deny(wire.RunEnded)
+	}
+	return &brokerv1.ListServersResponse{Servers: d.callableServers(r)}, nil
+}
+
+// callableServers are the hosted servers of which the run may call a tool now, sorted.
+func (d *Daemon) callableServers(r *run) []string {
+	var names []string
+	for _, name := range d.state().hostedServers() {
+		if tools, _ := d.callableOf(r, name, d.hosts.offerOf(hostKey{r.subject, name})); len(tools) > 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// hostedServers are the names of the servers that the daemon has run, sorted. It
+// takes mu.
+func (s *state) hostedServers() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var names []string
+	for name, server := range s.servers {
+		if server.Hosted {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// callableOf are the tools of a trusted server that the run may call now, as far as
+// that can be said of the tool alone, and the server's instructions. What is not
+// listed here is refused.
+func (d *Daemon) callableOf(r *run, server string, o *offer) (tools []pin, instructions string) {
+	st := d.state()
+	now := d.clock.now()
+	policy := st.policyOf(r.subject, server)
+	if policy != nil && (policy.Observes(now) || st.observed(server, now)) {
+		policy = nil
+	}
+	if policy != nil && st.meters.killedBy(r.subject, server, r.launchID()) != "" {
+		return nil, ""
+	}
+	all, instructions := st.callableTools(server, o)
+	at := d.clock.read()
+	for _, p := range all {
+		if policy != nil && !policy.Offers(p.Tool) {
+			continue
+		}
+		capability := grants.Capability{Action: grants.Call, Object: server + "/" + p.Tool}
+		if st.decide(r.asker(), capability, at).Outcome != grants.Denied {
+			tools = append(tools, p)
+		}
+	}
+	return tools, instructions
+}
+
+// launchID is the launch that the run is in; empty: none.
+func (r *run) launchID() string {
+	if r.launch == nil {
+		return ""
+	}
+	return r.launch.id
+}
+
+// relays are the open streams, and what their clients have sent and nobody has
+// judged.
+type relays struct {
+	mu    sync.Mutex
+	open  map[*relay]struct{}
+	bytes map[peer.ProcessKey]int64
+	tasks sync.WaitGroup // calls
+}
+
+func newRelays() *relays {
+	return &relays{open: map[*relay]struct{}{}, bytes: map[peer.ProcessKey]int64{}}
+}
+
+// hold reserves room for arguments, or reports that the process has too many.
+func (rs *relays) hold(key peer.ProcessKey, n int64) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.bytes[key]+n > maxUnjudged {
+		return false
+	}
+	rs.bytes[key] += n
+	return true
+}
+
+func (rs *relays) release(key peer.ProcessKey, n int64) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.bytes[key] -= n; rs.bytes[key] <= 0 {
+		delete(rs.bytes, key)
+	}
+}
+
+func (rs *relays) add(s *relay) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.open[s] = struct{}{}
+}
+
+func (rs *relays) remove(s *relay) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	delete(rs.open, s)
+}
+
+// kill ends the streams of a session; of all of the subject's, where its server is
+// stopped.
+func (rs *relays) kill(subject, server, launch string, stopped bool, policy string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for s := range rs.open {
+		if s.run.subject == subject && s.server == server && (stopped && s.hosted || s.run.launchID() == launch) {
+			select {
+			case s.killed <- policy:
+			default: // it is on its way already
+			}
+		}
+	}
+}
+
+// count is the number of open streams.
+func (rs *relays) count() int {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return len(rs.open)
+}
+
+// relay is one stream: what one client says to one server. One goroutine reads it,
+// one writes it, and each call has its own.
+type relay struct {
+	d      *Daemon
+	run    *run
+	server string
+	hosted bool
+	stream grpc.BidiStreamingServer[brokerv1.RelayRequest, brokerv1.RelayResponse]
+	ctx    context.Context //nolint:containedctx // of the stream: its goroutines end with it
+	cancel context.CancelFunc
+
+	out    chan *brokerv1.RelayResponse
+	slots  chan struct{} // held by calls that are being judged
+	killed chan string   // policy
+	heard  chan struct{} // the server's tools have come
+	begun  chan struct{} // closed when what is read can be dealt with
+	read   chan error    // why nothing more is read
+
+	mu    sync.Mutex
+	last  uint64 // highest number of a call
+	parts *relayCall
+	calls map[uint64]*relayCall // that are being judged, or on their way
+	offer *offer                // of a wrapped server; nil: it has not said
+}
+
+// relayCall is one call of a stream.
+type relayCall struct {
+	id       uint64
+	method   string
+	tool     string
+	args     []byte
+	meta     []byte
+	progress bool
+	refused  wire.Reason // it is refused whatever it is; empty: not yet
+	held     int64       // bytes that it holds of relays
+
+	ctx    context.Context //nolint:containedctx // ends when the client does not wait any more
+	cancel context.CancelFunc
+	going  *forwarded // guarded by relay.mu; nil: it is not on its way
 }
 
 // Relay judges what one client says to one server.
 func (b broker) Relay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, brokerv1.RelayResponse]) error {
-	first, err := stream.Recv()
+	d := b.d
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	s := &relay{
+		d: d, stream: stream, ctx: ctx, cancel: cancel,
+		out: make(chan *brokerv1.RelayResponse, 16), slots: make(chan struct{}, maxJudging), killed: make(chan string, 1),
+		heard: make(chan struct{}, 1), begun: make(chan struct{}), read: make(chan error, 1), calls: map[uint64]*relayCall{},
+	}
+	first := make(chan *brokerv1.RelayRequest)
+	go s.reader(first)
+	var open *brokerv1.RelayOpen
+	select {
+	case err := <-s.read:
+		return err
+	case message := <-first:
+		open = message.GetOpen()
+	case <-d.life.Done():
+		return wire.Deny(wire.BrokerUnavailable)
+	}
+	if err := s.begin(open); err != nil {
+		return err
+	}
+	defer s.close()
+	return s.serve()
+}
+
+// begin identifies the run and writes the stream's entry.
+func (s *relay) begin(open *brokerv1.RelayOpen) error {
+	d := s.d
+	r, err := d.identify(s.ctx, open.GetRunId())
 	if err != nil {
 		return err
 	}
-	if _, err := b.d.identify(stream.Context(), first.GetOpen().GetRunId()); err != nil {
+	s.run, s.server, s.hosted = r, open.GetServer(), open.GetMode() == brokerv1.RelayMode_RELAY_MODE_HOSTED
+	e := r.entry(kindRunRelay)
+	if grants.CheckServer(s.server) != nil || !s.hosted && open.GetMode() != brokerv1.RelayMode_RELAY_MODE_WRAPPED {
+		e.Server = d.nameOrMask(s.server)
+		return d.malformed(s.ctx, r.peer, e)
+	}
+	e.Server = s.server
+	known, _ := d.state().server(s.server)
+	switch {
+	case s.hosted && !known.Hosted:
+		e.Cause = causeNoServer
+	case s.hosted && !slices.Contains(d.callableServers(r), s.server):
+		e.Cause = string(grants.CauseNoGrant)
+	case !s.hosted && known.Hosted:
+		e.Cause = causeHosted
+	}
+	if e.Cause != "" {
+		e.Decision, e.ReasonCode = decisionDeny, string(wire.AccessDenied)
+		if err := d.recordDenial(s.ctx, r.peer, e); err != nil {
+			return err
+		}
+		return wire.Deny(wire.AccessDenied)
+	}
+	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
+	st := d.state()
+	opened := meterEvent{what: meterOpen, subject: r.subject, server: s.server, launch: r.launchID(), policy: st.policyOf(r.subject, s.server)}
+	noted := false
+	ticket, err := d.log().Append(func(seq uint64, now time.Time) (audit.Entry, error) {
+		opened.seq, opened.at, noted = seq, now, true
+		st.meters.note(opened)
+		return e, nil
+	})
+	if err == nil {
+		err = ticket.Wait(s.ctx)
+	}
+	if err != nil {
+		if noted {
+			s.left(st)
+		}
+		return wire.Deny(wire.AuditFailed)
+	}
+	d.relays.add(s)
+	return nil
+}
+
+// left counts that the stream is over.
+func (s *relay) left(st *state) {
+	st.meters.note(meterEvent{what: meterClose, subject: s.run.subject, server: s.server, launch: s.run.launchID(), at: s.d.clock.now()})
+}
+
+// close ends what is still on its way: nobody waits for it any more.
+func (s *relay) close() {
+	s.cancel()
+	s.d.relays.remove(s)
+	s.mu.Lock()
+	var going []*forwarded
+	for id, c := range s.calls {
+		c.cancel()
+		if c.going != nil && !s.hosted {
+			going = append(going, c.going)
+			delete(s.calls, id)
+		}
+	}
+	if s.parts != nil {
+		s.letGo(s.parts)
+		s.parts = nil
+	}
+	s.mu.Unlock()
+	for _, one := range going {
+		one.end(rules.EndCancelled, nil, false)
+	}
+	s.left(s.d.state())
+}
+
+// serve goes on until the client, the run, policy or the daemon ends it.
+func (s *relay) serve() error {
+	d, r := s.d, s.run
+	w := d.hub.watch(r.subject)
+	defer d.hub.unwatch(w)
+	written := make(chan struct{})
+	go s.writer(written)
+	var methods []string
+	if policy := d.state().policyOf(r.subject, s.server); policy != nil {
+		methods = policy.Policy().Methods
+	}
+	s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Opened{Opened: &brokerv1.RelayOpened{
+		Methods: methods, Trusted: s.hosted || d.state().trusted(s.server),
+	}}})
+	told := s.tell(nil)
+	close(s.begun)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	s.arm(timer)
+	if policy := s.killedBy(); policy != "" {
+		s.killed <- policy
+	}
+	var idle chan struct{} // closed when what was read has been answered
+	for {
+		select {
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case <-r.done:
+			r.mu.Lock()
+			reason := r.reason
+			r.mu.Unlock()
+			return wire.Deny(reason)
+		case <-d.life.Done():
+			return wire.Deny(wire.BrokerUnavailable)
+		case <-written: // the client is gone, or does not read
+			return wire.Deny(wire.BrokerUnavailable)
+		case policy := <-s.killed:
+			s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Kill{Kill: &brokerv1.RelayKill{
+				Message: "the session was ended by " + policy + " (kill). " + nextStep, Policy: policy,
+			}}})
+			return s.drain(written)
+		case err := <-s.read:
+			if !errors.Is(err, io.EOF) {
+				return err
+			}
+			idle = make(chan struct{})
+			go s.await(idle)
+		case <-idle:
+			return s.drain(written)
+		case <-timer.C:
+			s.ripe()
+			s.arm(timer)
+		case <-w.dirty:
+			w.take()
+			told = s.tell(told)
+			s.arm(timer)
+		case <-s.heard:
+			told = s.tell(nil) // in any case: the other side waits for it before it shows what its server lists
+		}
+	}
+}
+
+// await closes idle when no call is being judged or on its way any more.
+func (s *relay) await(idle chan struct{}) {
+	for {
+		s.mu.Lock()
+		left := len(s.calls)
+		s.mu.Unlock()
+		if left == 0 {
+			close(idle)
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// drain lets the last messages out.
+func (s *relay) drain(written <-chan struct{}) error {
+	timer := time.NewTimer(drainLimit)
+	defer timer.Stop()
+	select {
+	case s.out <- nil:
+	case <-timer.C:
+		return nil
+	}
+	select {
+	case <-written:
+	case <-timer.C:
+	}
+	return nil
+}
+
+// killedBy is the policy that killed the stream's session; empty: none did, or its
+// rules only log.
+func (s *relay) killedBy() string {
+	st, now := s.d.state(), s.d.clock.now()
+	policy := st.policyOf(s.run.subject, s.server)
+	if policy == nil || policy.Observes(now) || st.observed(s.server, now) {
+		return ""
+	}
+	return st.meters.killedBy(s.run.subject, s.server, s.run.launchID())
+}
+
+// arm sets the timer to when the session has lasted as long as it may, if that ends
+// it.
+func (s *relay) arm(timer *time.Timer) {
+	at, action := s.deadline()
+	wait := time.Hour // a clock may be set meanwhile
+	if action == rules.Kill {
+		wait = min(wait, max(at.Sub(s.d.clock.now()), 0))
+	}
+	timer.Reset(wait)
+}
+
+func (s *relay) deadline() (time.Time, rules.Action) {
+	st := s.d.state()
+	now := s.d.clock.now()
+	policy := st.policyOf(s.run.subject, s.server)
+	if policy == nil || policy.Observes(now) || st.observed(s.server, now) {
+		return time.Time{}, ""
+	}
+	return st.meters.deadline(meterEvent{subject: s.run.subject, server: s.server, launch: s.run.launchID(), at: now}, policy)
+}
+
+// ripe kills the session when it has lasted as long as it may.
+func (s *relay) ripe() {
+	at, action := s.deadline()
+	now := s.d.clock.now()
+	if action != rules.Kill || now.Before(at) || s.killedBy() != "" {
+		return
+	}
+	st := s.d.state()
+	kill := meterEvent{
+		what: meterKill, subject: s.run.subject, server: s.server, launch: s.run.launchID(), killedBy: rules.MaxRuntimePolicy, at: now,
+		policy: st.policyOf(s.run.subject, s.server),
+	}
+	if s.hosted {
+		kill.what = meterStop
+	}
+	e := s.run.entry(audit.Call)
+	e.Server, e.Decision, e.ReasonCode = s.server, decisionDeny, string(wire.PolicyBlocked)
+	e.Cause = policyWords[rules.MaxRuntimePolicy]
+	noted := false
+	_, _ = s.d.log().Append(func(seq uint64, _ time.Time) (audit.Entry, error) {
+		kill.seq, noted = seq, true
+		st.meters.note(kill)
+		return e, nil
+	})
+	if !noted {
+		st.meters.note(kill)
+	}
+	s.d.kill(s.run, s.server, s.hosted, rules.MaxRuntimePolicy)
+}
+
+// kill ends the streams of a session that a rule has killed, and stops a hosted
+// server.
+func (d *Daemon) kill(r *run, server string, hosted bool, policy string) {
+	d.relays.kill(r.subject, server, r.launchID(), hosted, policy)
+	if hosted {
+		d.hosts.killByPolicy(hostKey{r.subject, server}, policy)
+	}
+}
+
+// tell sends what may be called now, if that is not what was told before, and
+// returns it. Of a wrapped server that was not trusted nothing is told.
+func (s *relay) tell(before []string) []string {
+	if !s.hosted && !s.d.state().trusted(s.server) {
+		return nil
+	}
+	o := s.offered()
+	tools, instructions := s.d.callableOf(s.run, s.server, o)
+	message := &brokerv1.RelayTools{}
+	now := []string{instructions}
+	for _, p := range tools {
+		tool := &brokerv1.ServerTool{Name: p.Tool}
+		if s.hosted {
+			tool.Object = p.Object
+		}
+		message.Tools = append(message.Tools, tool)
+		now = append(now, p.Tool+"\x00"+p.hash())
+	}
+	if s.hosted {
+		message.Instructions = instructions
+	}
+	if before != nil && slices.Equal(before, now) {
+		return before
+	}
+	for proto.Size(message) > wire.HardMaxContent && len(message.Tools) > 0 { // more than one message can hold
+		message.Tools = message.Tools[:len(message.Tools)-1]
+	}
+	s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Tools{Tools: message}})
+	return now
+}
+
+// offered is what the server says that it offers; nil: nobody knows.
+func (s *relay) offered() *offer {
+	if s.hosted {
+		return s.d.hosts.offerOf(hostKey{s.run.subject, s.server})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.offer
+}
+
+// send hands a message to the writer, unless the stream is over.
+func (s *relay) send(message *brokerv1.RelayResponse) bool {
+	select {
+	case s.out <- message:
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+// writer writes until nil is handed to it, the client does not take any more or the
+// stream is over.
+func (s *relay) writer(written chan<- struct{}) {
+	defer close(written)
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case message := <-s.out:
+			if message == nil || s.stream.Send(message) != nil {
+				return
+			}
+		}
+	}
+}
+
+// reader reads the stream. The first message is handed over, the others are dealt
+// with here, so that calls are judged in the order in which they were made as far as
+// limits are concerned, and what cannot be judged yet is not read.
+func (s *relay) reader(first chan<- *brokerv1.RelayRequest) {
+	err := func() error {
+		message, err := s.stream.Recv()
+		if err != nil {
+			return err
+		}
+		select {
+		case first <- message:
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		}
+		select {
+		case <-s.begun:
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		}
+		for {
+			message, err := s.stream.Recv()
+			if err != nil {
+				return s.broken(err)
+			}
+			if err := s.handle(message); err != nil {
+				return err
+			}
+		}
+	}()
+	s.read <- err
+}
+
+// broken accounts for a message that could not be read at all.
+func (s *relay) broken(err error) error {
+	if errors.Is(err, io.EOF) || s.ctx.Err() != nil {
 		return err
 	}
-	return wire.Deny(wire.PolicyUnavailable)
+	switch status.Code(err) {
+	case grpccodes.Canceled, grpccodes.DeadlineExceeded, grpccodes.Unavailable:
+		return err
+	}
+	return s.malformed()
+}
+
+// malformed ends the stream: what its client says cannot be understood.
+func (s *relay) malformed() error {
+	e := s.run.entry(kindRunRelay)
+	e.Server = s.server
+	return s.d.malformed(s.ctx, s.run.peer, e)
+}
+
+// handle deals with one message after the first. Its error ends the stream.
+func (s *relay) handle(message *brokerv1.RelayRequest) error {
+	switch m := message.GetMessage().(type) {
+	case *brokerv1.RelayRequest_Call:
+		return s.call(m.Call)
+	case *brokerv1.RelayRequest_Cancel:
+		s.mu.Lock()
+		c := s.calls[m.Cancel.GetId()]
+		s.mu.Unlock()
+		if c != nil { // else it has ended meanwhile
+			c.cancel()
+		}
+		return nil
+	case *brokerv1.RelayRequest_Outcome:
+		return s.outcome(m.Outcome)
+	case *brokerv1.RelayRequest_Listed:
+		return s.listed(m.Listed)
+	}
+	return s.malformed()
+}
+
+// call takes in a call, or a piece of one.
+func (s *relay) call(m *brokerv1.RelayCall) error {
+	s.mu.Lock()
+	c := s.parts
+	rest := c != nil
+	switch {
+	case rest && (m.GetId() != c.id || m.GetMethod() != "" || m.GetTool() != "" || m.GetMeta() != nil || m.GetProgress()),
+		!rest && m.GetId() <= s.last,
+		len(m.GetArguments()) > maxPiece, len(m.GetMeta()) > maxCallMeta, len(m.GetMethod()) > maxMethod,
+		m.GetMore() && len(m.GetArguments()) == 0:
+		s.mu.Unlock()
+		return s.malformed()
+	case !rest:
+		s.last = m.GetId()
+		c = &relayCall{id: m.GetId(), method: m.GetMethod(), tool: m.GetTool(), meta: m.GetMeta(), progress: m.GetProgress()}
+		if len(c.tool) > maxToolName {
+			c.refused = wire.InvalidArgument
+		}
+		if !s.room(c, len(c.meta)) || len(s.calls) >= maxGoing {
+			c.refuse(s, wire.RateLimited)
+		}
+	}
+	switch {
+	case c.refused != "":
+	case len(c.args)+len(m.GetArguments()) > rules.MaxArgs:
+		c.refuse(s, wire.InvalidArgument)
+	case !s.room(c, len(m.GetArguments())):
+		c.refuse(s, wire.RateLimited)
+	default:
+		c.args = append(c.args, m.GetArguments()...)
+	}
+	s.parts = nil
+	if m.GetMore() {
+		s.parts = c
+		s.mu.Unlock()
+		return nil
+	}
+	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	s.calls[c.id] = c
+	s.mu.Unlock()
+	select {
+	case s.slots <- struct{}{}:
+	case <-s.ctx.Done():
+		s.forget(c)
+		return s.ctx.Err()
+	}
+	s.d.relays.tasks.Go(func() { s.judge(c) })
+	return nil
+}
+
+// room reserves room for n bytes of a call.
+func (s *relay) room(c *relayCall, n int) bool {
+	if n == 0 {
+		return true
+	}
+	if !s.d.relays.hold(s.run.peer.Key(), int64(n)) {
+		return false
+	}
+	c.held += int64(n)
+	return true
+}
+
+// refuse drops what was read of a call.
+func (c *relayCall) refuse(s *relay, reason wire.Reason) {
+	c.refused, c.args, c.meta = reason, nil, nil
+	s.letGo(c)
+}
+
+// letGo gives back the room of a call.
+func (s *relay) letGo(c *relayCall) {
+	if c.held > 0 {
+		s.d.relays.release(s.run.peer.Key(), c.held)
+		c.held = 0
+	}
+}
+
+// forget ends a call of the stream.
+func (s *relay) forget(c *relayCall) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.cancel()
+	delete(s.calls, c.id)
+	s.letGo(c)
+}
+
+// judge judges one call and tells what came of it; a hosted one it forwards.
+func (s *relay) judge(c *relayCall) {
+	free := sync.OnceFunc(func() { <-s.slots })
+	defer free()
+	j := s.verdict(c, free)
+	message := &brokerv1.RelayVerdict{
+		Id: c.id, Forward: j.forward, Code: j.code, Message: j.message, Policy: j.policy, Action: j.action,
+		ReasonCode: string(j.reason), ApprovalId: j.approvalID, Next: j.next,
+	}
+	if j.replay != nil {
+		message.Replay, message.ReplayError = j.replay.answer, j.replay.isError
+	}
+	if j.going != nil {
+		message.Approved = j.going.approved()
+	}
+	if !j.forward {
+		s.forget(c)
+		s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}})
+		if j.killed {
+			s.d.kill(s.run, s.server, s.hosted, j.policy)
+		}
+		return
+	}
+	if j.going == nil { // no call of a tool: nobody tells how it ends
+		s.forget(c)
+		s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}})
+		return
+	}
+	if !s.hosted {
+		s.mu.Lock()
+		s.letGo(c)
+		c.args, c.going = nil, j.going
+		s.mu.Unlock()
+		if !s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}}) {
+			s.forget(c)
+			j.going.end(rules.EndCancelled, nil, false)
+		}
+		return
+	}
+	free()
+	defer s.forget(c)
+	if !s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}}) {
+		j.going.end(rules.EndCancelled, nil, false)
+		return
+	}
+	s.forward(c, j.going)
+}
+
+// verdict is what is said of a call. free lets another one be judged meanwhile.
+func (s *relay) verdict(c *relayCall, free func()) judged {
+	d, r := s.d, s.run
+	isCall := c.method == "tools/call" || c.method == "call_tool"
+	switch {
+	case c.refused != "":
+		ask := &callAsk{d: d, run: r, call: toolCall{server: s.server}}
+		if c.refused == wire.RateLimited {
+			d.budgets.suppress(r.peer.Key(), d.clock.now())
+			return d.refused(ask, wire.RateLimited)
+		}
+		e := r.entry(audit.Call)
+		e.Server, e.Tool = s.server, d.maskedTool(s.server, c.tool)
+		if err := d.admit(s.ctx, r.peer, r.subject); err != nil {
+			return d.refused(ask, refusal(err).Reason)
+		}
+		return d.refused(ask, refusal(d.malformed(s.ctx, r.peer, e)).Reason)
+	case !isCall:
+		return d.judgeMethod(s.ctx, r, s.server, c.method)
+	}
+	return d.judgeCall(s.ctx, r, toolCall{
+		ctx: c.ctx, server: s.server, hosted: s.hosted, tool: c.tool, args: c.args, offer: s.offered(), opening: free,
+		waiting: func(approvalID string) {
+			free()
+			s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Waiting{Waiting: &brokerv1.RelayWaiting{Id: c.id, ApprovalId: approvalID}}})
+		},
+	})
+}
+
+// forward lets the host of a server make a call, and passes the answer on.
+func (s *relay) forward(c *relayCall, going *forwarded) {
+	end, delivered := brokerv1.RelayEnd_RELAY_END_TRANSPORT, false
+	var kept []byte
+	call := hostCall{
+		run: s.run, tool: c.tool, pin: going.ask.pin, args: c.args, meta: c.meta, progress: c.progress,
+		answer: func(piece []byte, more bool, how hostv1.End) error {
+			end = relayEnds[how]
+			if going.approved() && len(kept)+len(piece) <= maxKeptAnswer {
+				kept = append(kept, piece...)
+			}
+			if !s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Answer{Answer: &brokerv1.RelayAnswer{
+				Id: c.id, Piece: piece, More: more, End: end,
+			}}}) {
+				return s.ctx.Err()
+			}
+			delivered = !more
+			return nil
+		},
+	}
+	if c.progress {
+		call.onProgress = func(params []byte) {
+			s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Progress{Progress: &brokerv1.RelayProgress{Id: c.id, Params: params}}})
+		}
+	}
+	err := s.d.hosts.call(c.ctx, hostKey{s.run.subject, s.server}, call)
+	switch {
+	case c.ctx.Err() != nil && !delivered:
+		going.end(rules.EndCancelled, nil, false)
+		return
+	case err != nil && !delivered:
+		end = brokerv1.RelayEnd_RELAY_END_TRANSPORT
+		s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Answer{Answer: &brokerv1.RelayAnswer{Id: c.id, End: end}}})
+	}
+	going.end(endsOf[end], kept, delivered)
+}
+
+// relayEnds are the ends of calls, as hosts and relays say them.
+var relayEnds = map[hostv1.End]brokerv1.RelayEnd{
+	hostv1.End_END_OK: brokerv1.RelayEnd_RELAY_END_OK, hostv1.End_END_TOOL_ERROR: brokerv1.RelayEnd_RELAY_END_TOOL_ERROR,
+	hostv1.End_END_ERROR: brokerv1.RelayEnd_RELAY_END_ERROR, hostv1.End_END_TRANSPORT: brokerv1.RelayEnd_RELAY_END_TRANSPORT,
+}
+
+// endsOf are the same, as policies count them.
+var endsOf = map[brokerv1.RelayEnd]rules.End{
+	brokerv1.RelayEnd_RELAY_END_OK: rules.EndOK, brokerv1.RelayEnd_RELAY_END_TOOL_ERROR: rules.EndToolError,
+	brokerv1.RelayEnd_RELAY_END_ERROR: rules.EndError, brokerv1.RelayEnd_RELAY_END_TRANSPORT: rules.EndTransport,
+	brokerv1.RelayEnd_RELAY_END_CANCELLED: rules.EndCancelled,
+}
+
+// outcome takes in how a wrapped call ended. One that nobody waits for is late.
+func (s *relay) outcome(m *brokerv1.RelayOutcome) error {
+	end, known := endsOf[m.GetEnd()]
+	s.mu.Lock()
+	if s.hosted || !known || m.GetId() > s.last || len(m.GetAnswer()) > maxKeptAnswer {
+		s.mu.Unlock()
+		return s.malformed()
+	}
+	c := s.calls[m.GetId()]
+	if c == nil || c.going == nil {
+		s.mu.Unlock()
+		return nil
+	}
+	going := c.going
+	delete(s.calls, c.id)
+	c.cancel()
+	s.mu.Unlock()
+	going.end(end, m.GetAnswer(), m.GetDelivered())
+	return nil
+}
+
+// listed takes in what a wrapped server says that it offers.
+func (s *relay) listed(m *brokerv1.RelayListed) error {
+	if s.hosted {
+		return s.malformed()
+	}
+	o, err := newOffer(m)
+	if err != nil {
+		return s.malformed()
+	}
+	s.mu.Lock()
+	s.offer = o
+	s.mu.Unlock()
+	s.d.offered(s.run.subject, s.server, o, false)
+	select {
+	case s.heard <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// newOffer is what a list says. The error says that it is none.
+func newOffer(m *brokerv1.RelayListed) (*offer, error) {
+	all := &hostv1.Listed{Instructions: m.GetInstructions()}
+	for _, t := range m.GetTools() {
+		all.Tools = append(all.Tools, &hostv1.Tool{Name: t.GetName(), Object: t.GetObject()})
+	}
+	o, err := (*offering)(nil).add(all)
+	if err != nil {
+		return nil, err
+	}
+	return o.offer(), nil
 }

@@ -219,12 +219,16 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	if v.outcome != grants.Allowed || v.failed {
 		out.wipe()
 	}
+	if acts && a.also == nil && gate.settle != nil { // what leaves is on its way
+		gate.settle(outcomeOK, nil, false, true)
+	}
 	if reserved.number > 0 {
 		d.charges.Add(1)
 	}
 	if reserved.last {
 		d.hub.listChanged(a.entry.SubjectID)
 	}
+	d.asks.count(v.reason, acts && a.also == nil)
 	return answer{opened: out, seq: ticket.Seq(), decision: v.outcome, reason: v.reason, gate: gate}, nil
 }
 

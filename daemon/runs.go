@@ -41,6 +41,7 @@ type run struct {
 	ended     time.Time
 	reason    wire.Reason // why it ended, as its watchers are told
 	reads     uint64
+	calls     uint64 // that were forwarded
 	denials   uint64
 	resources map[string]*uint32 // what was released, and whose it is where it is personal
 }
@@ -71,6 +72,13 @@ func (r *run) count(resource string, released bool, owner *uint32) {
 	if len(r.resources) < keptRunResources {
 		r.resources[resource] = owner
 	}
+}
+
+// forwarded counts one call of a tool that was forwarded.
+func (r *run) forwarded() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls++
 }
 
 // runs are the open runs and the newest ended ones.

@@ -35,7 +35,7 @@ const (
 	maxStreamsPerConn     = 16
 	handshakeLimit        = stopLimit // a stop waits for handshakes
 	maxHeaderList         = 8 << 10
-	maxAsked              = 64 << 10 // bytes of a request of the worker plane
+	maxAsked              = 512 << 10 // bytes of a request of the worker plane: what a wrapped server offers is one
 )
 
 // server is one socket's server with its gate.
