@@ -23,7 +23,9 @@ const (
 	maxMeta       = 64 << 10  // bytes of RelayCall.Meta
 	maxAnswer     = 65 << 20  // bytes of one answer of a hosted server
 	maxReplay     = 1 << 20   // bytes of an answer in a RelayOutcome
-	maxListed     = 4 << 20   // bytes of all that one Listed says
+	maxListed     = 448 << 10 // bytes of all that one Listed says: a request of the worker plane is no larger
+	maxTools      = 1024      // tools of one server
+	maxInstructed = 64 << 10  // bytes of a server's instructions
 	maxToolObject = 1 << 20   // bytes of one tool's object
 )
 
@@ -540,14 +542,22 @@ func (r *Relay) Outcome(ctx context.Context, o RelayOutcome) error {
 // Listed tells the daemon what a wrapped server offers, all pages of it. It does
 // not wait for the daemon; answer does: it returns what may be called of it, the
 // daemon's next word on that, or an error when none comes before its ctx ends. Left
-// out, and so withheld from a server that is trusted, are tools over 1 MiB and what
-// is beyond 4 MiB in all.
+// out, and so withheld of a server that is trusted, are tools without a name or over
+// 1 MiB, all of a name that stands twice, and what is beyond 1024 tools or 4 MiB in
+// all; so are instructions over 64 KiB.
 func (r *Relay) Listed(ctx context.Context, tools []ServerTool, instructions string) (answer func(context.Context) (RelayTools, error), err error) {
+	if len(instructions) > maxInstructed {
+		instructions = ""
+	}
+	named := map[string]int{}
+	for _, tool := range tools {
+		named[tool.Name]++
+	}
 	listed := &brokerv1.RelayListed{Instructions: instructions}
 	room := maxListed - len(instructions)
 	for _, tool := range tools {
 		size := len(tool.Name) + len(tool.Object) + 16 // for the framing
-		if len(tool.Object) > maxToolObject || size > room {
+		if tool.Name == "" || named[tool.Name] > 1 || len(tool.Object) > maxToolObject || size > room || len(listed.Tools) == maxTools {
 			continue
 		}
 		room -= size
