@@ -51,6 +51,9 @@ type gateAsk struct {
 	waiting func(approvalID string)
 }
 
+// outcomeOK is how a read ends that was approved; the other words are those of calls.
+const outcomeOK = "ok"
+
 // gateOutcome is what came of asking a person.
 type gateOutcome int
 
@@ -252,6 +255,11 @@ func (d *Daemon) cardFor(g *gateAsk, k cardKey, attached *card) (*card, gateAnsw
 	a := d.approvals
 	at := d.clock.read()
 	a.mu.Lock()
+	if c := a.byKey[k]; c != nil && c.expires.passed(at) {
+		a.mu.Unlock()
+		d.sweep()
+		a.mu.Lock()
+	}
 	if c := a.byKey[k]; c != nil {
 		if c != attached {
 			c.asked = a.note(k.topic(), at.now)

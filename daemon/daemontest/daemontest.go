@@ -65,6 +65,12 @@ type Options struct {
 	Now func() time.Time
 	// Boot is its boot clock; nil: the machine's. Only for Start.
 	Boot func() (id string, since time.Duration)
+	// ApprovalWait is how long a gated read waits for a person; 0: 25 s. Only for
+	// Start.
+	ApprovalWait time.Duration
+	// HostProgram is what runs servers, in the place of sb-mcp; empty: none. Only for
+	// Start.
+	HostProgram string
 	// Keychild is the program that is asked for the keychain; empty: one that is
 	// not there. Only for Start.
 	Keychild string

@@ -38,9 +38,9 @@ func startInside(d *Daemon) engine {
 	}
 	config := daemon.Config{
 		Home: d.Home, SocketDir: d.options.SocketDir, KeySource: d.options.KeySource, WaitKey: d.options.WaitKey,
-		Self: keychild, KeychildArg: "keysource-child", Version: Version,
+		Self: keychild, KeychildArg: "keysource-child", Version: Version, HostProgram: d.options.HostProgram,
 		Logger: slog.New(slog.NewJSONHandler(d.messages, nil)), Now: d.options.Now, Boot: d.options.Boot,
-		Ready: func() { close(ready) },
+		ApprovalWait: d.options.ApprovalWait, Ready: func() { close(ready) },
 	}
 	alive.Add(1)
 	go func() {
