@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -31,7 +32,7 @@ func (d *Daemon) show(c *card, g *gateAsk) {
 	if g.resource != "" {
 		c.pinState = ""
 		c.scopes = append(c.scopes, scopeUses, scopeSession, scopeUntil)
-		c.discloses = []disclosure{st.disclosesRead(g.resource)}
+		c.discloses = []disclosure{st.disclosesContent(g.resource, strings.HasPrefix(g.capability, grants.Use.String()+":"))}
 		return
 	}
 	switch pin, trusted := st.pinOf(g.server, g.tool); {
@@ -56,8 +57,9 @@ func (d *Daemon) show(c *card, g *gateAsk) {
 	c.arguments, c.cut = shownArguments(g.args, secrets)
 }
 
-// disclosesRead says in words what a read would hand out. It takes mu.
-func (s *state) disclosesRead(name string) disclosure {
+// disclosesContent says in words what would be handed out, to the agent or for use
+// on its behalf. It takes mu.
+func (s *state) disclosesContent(name string, use bool) disclosure {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	f := s.catalog[name]
@@ -65,7 +67,11 @@ func (s *state) disclosesRead(name string) disclosure {
 	if f.version > 0 {
 		words += fmt.Sprintf(", version %d", f.version)
 	}
-	return disclosure{words + ") to the agent", name}
+	to := ") to the agent"
+	if use {
+		to = ") to a server that the agent calls"
+	}
+	return disclosure{words + to, name}
 }
 
 // secretsOf are the contents that a server has, so that they are not shown where an

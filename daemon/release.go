@@ -219,7 +219,7 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	if v.outcome != grants.Allowed || v.failed {
 		out.wipe()
 	}
-	if acts && a.also == nil && gate.settle != nil { // what leaves is on its way
+	if acts && capability.Action.NamesResource() && gate.settle != nil { // what leaves is on its way
 		gate.settle(outcomeOK, nil, false, true)
 	}
 	if reserved.number > 0 {
