@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -197,13 +198,39 @@ func (t *TTY) wait(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 }
 
 // ReadSecret asks for one line that is not shown while it is typed. The caller
-// wipes it. io.EOF when there is no answer, ErrTooLong.
+// wipes it. io.EOF when there is no answer, ErrTooLong. Who was suspended
+// meanwhile is asked again.
 func (t *TTY) ReadSecret(ctx context.Context, prompt string) ([]byte, error) {
+	for {
+		typed, err := t.readSecret(ctx, prompt)
+		if key, ok := errors.AsType[signalKey](err); ok {
+			if syscall.Signal(key) == syscall.SIGTSTP {
+				if err = suspend(ctx); err == nil {
+					continue
+				}
+			} else {
+				err = raise(ctx, syscall.Signal(key))
+			}
+		}
+		if err != nil {
+			clear(typed)
+			return nil, fmt.Errorf("reading what was typed: %w", err)
+		}
+		if len(typed) >= maxTyped {
+			clear(typed)
+			return nil, ErrTooLong
+		}
+		return typed, nil
+	}
+}
+
+// readSecret asks once, and leaves the terminal as it was.
+func (t *TTY) readSecret(ctx context.Context, prompt string) ([]byte, error) {
 	// Nothing is shown from before the question on: whoever answers at once, by
 	// pasting, must not see the answer either.
 	restore, err := t.Raw()
 	if err != nil {
-		return nil, fmt.Errorf("reading what was typed: %w", err)
+		return nil, err
 	}
 	defer restore()
 	typed, err := t.wait(ctx, func() ([]byte, error) {
@@ -214,18 +241,7 @@ func (t *TTY) ReadSecret(ctx context.Context, prompt string) ([]byte, error) {
 	})
 	restore()
 	_, _ = fmt.Fprintln(t.file)
-	if key, ok := errors.AsType[signalKey](err); ok {
-		err = raise(ctx, syscall.Signal(key))
-	}
-	if err != nil {
-		clear(typed)
-		return nil, fmt.Errorf("reading what was typed: %w", err)
-	}
-	if len(typed) >= maxTyped {
-		clear(typed)
-		return nil, ErrTooLong
-	}
-	return typed, nil
+	return typed, err
 }
 
 // Keys that mean something in a line that is not shown.
@@ -235,6 +251,7 @@ const (
 	keyErase     = 'H' - '@'
 	keyKill      = 'U' - '@'
 	keyQuit      = '\\' - '@'
+	keySuspend   = 'Z' - '@'
 	keyDelete    = 0x7f
 )
 
@@ -274,6 +291,9 @@ func readHidden(typed io.Reader) ([]byte, error) {
 		case keyQuit:
 			clear(line)
 			return nil, signalKey(syscall.SIGQUIT)
+		case keySuspend:
+			clear(line)
+			return nil, signalKey(syscall.SIGTSTP)
 		case keyErase, keyDelete:
 			_, size := utf8.DecodeLastRune(line)
 			clear(line[len(line)-size:])
@@ -302,6 +322,24 @@ func raise(ctx context.Context, signal syscall.Signal) error {
 	case <-time.After(time.Second):
 		return context.Canceled // somebody catches it and goes on
 	}
+}
+
+// suspend stops the foreground group, as the terminal would have done, and returns
+// when the shell lets it go on; soon where there is no shell that could.
+func suspend(ctx context.Context) error {
+	resumed := make(chan os.Signal, 1)
+	signal.Notify(resumed, syscall.SIGCONT)
+	defer signal.Stop(resumed)
+	if err := syscall.Kill(0, syscall.SIGTSTP); err != nil {
+		return err
+	}
+	select {
+	case <-resumed:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Second): // it was not stopped
+	}
+	return nil
 }
 
 // Is says whether stream is a terminal.

@@ -105,6 +105,39 @@ func TestKeysOfASecret(t *testing.T) {
 	}
 }
 
+// Who is asked can go back to the shell meanwhile, and is asked again.
+func TestSuspendedQuestion(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sh", "-i")
+	cmd.Env = append(os.Environ(), asks+"=word,next", "PS1=shell> ", "ENV=", "SELF="+self)
+	p := terminaltest.Start(t, cmd)
+	p.Expect(`shell> `)
+	p.Type("$SELF\n")
+	for range 2 {
+		p.Expect(`word: `)
+		p.Type("half\x1a")
+		p.Expect(`shell> `)
+		if !p.Cooked() {
+			t.Error("the terminal was not given back")
+		}
+		p.Type("fg\n")
+	}
+	p.Expect(`word: `)
+	p.Type("whole\r")
+	p.Expect(`<word is "whole">`)
+	p.Expect(`next: `)
+	p.Type("more\r")
+	p.Expect(`<next is "more">`)
+	p.Expect(`shell> `)
+	p.Type("exit\n")
+	if strings.Contains(p.Shown(), "half") {
+		t.Error("what was typed is shown")
+	}
+}
+
 // What is typed is never shown, the terminal is given back, and a question that
 // was interrupted takes nothing of what is typed for the next.
 func TestInterruptedQuestionReadsNoMore(t *testing.T) {
