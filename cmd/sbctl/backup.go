@@ -229,7 +229,8 @@ type backupVerifyCmd struct {
 func (backupVerifyCmd) Help() string {
 	return `The daemon opens every row and every content in it and verifies the log in it,
 and leaves nothing of it behind. A backup of another vault is verified where that
-vault is, or with "sbd restore FILE --dry-run". The exit code is 5 when anything in it is damaged.
+vault is, or with "sbd restore FILE --dry-run". The exit code is 5 when anything
+in it is damaged.
 
 Examples:
   sbctl backup verify /mnt/usb/broker-2026-01-31.sbb`

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -50,6 +51,11 @@ func TestManuals(t *testing.T) {
 		for _, flag := range node.Flags {
 			if flag.Help == "" {
 				t.Errorf("%s: --%s has no help", name, flag.Name)
+			}
+		}
+		for line := range strings.Lines(node.Detail) {
+			if length := utf8.RuneCountInString(line) - 1; length > 86 {
+				t.Errorf("%s has a line of %d columns: %s", name, length, line)
 			}
 		}
 		found := example.FindAllStringSubmatch(node.Detail, -1)

@@ -64,14 +64,16 @@ What CMD sees:
 Its environment is an allow-list: PATH, HOME, USER, SHELL, TERM, LANG and their
 like, SB_HOME and SB_SOCKET; --keep-env adds to it. Variables that change how
 programs load or debug themselves are kept out, whoever names them: LD_*, GRPC_*,
-GODEBUG and their like; "-- env LD_LIBRARY_PATH=… CMD" sets one all the same. --env and --env-file hand it content on your word: each is
-recorded as disclosed, no grant is asked for, and what a program was given it can
-keep. The content of a resource is the value byte for byte. The file is a dotenv file whose values are sb://RES or empty, as "sbctl
-import dotenv --rewrite" leaves it; a plain value is refused, so that nothing gets
-in unrecorded.
+GODEBUG and their like; "-- env LD_LIBRARY_PATH=… CMD" sets one all the same.
+--env and --env-file hand it content on your word: each is recorded as disclosed,
+no grant is asked for, and what a program was given it can keep. The content of a
+resource is the value byte for byte. The file is a dotenv file whose values are
+sb://RES or empty, as "sbctl import dotenv --rewrite" leaves it; a plain value is
+refused, so that nothing gets in unrecorded.
 
 The terminal, colours, signals, the window's size and job control are those of a
-command that was started directly. The launch ends with CMD, and when it does,
+command that was started directly; in a pipeline a pager that has the terminal
+gets the keys, and else CMD does. The launch ends with CMD, and when it does,
 or when "sbctl run" is killed, no process of it is left. "sbctl runs" shows it,
 "sbctl runs end" ends it. It goes on while the daemon is restarted.
 

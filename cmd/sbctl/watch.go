@@ -20,8 +20,8 @@ type watchCmd struct{}
 
 // Help is the manual of watch.
 func (watchCmd) Help() string {
-	return `A live screen of open runs and launches, denials and the newest entries. Keys that change
-something ask first.
+	return `A live screen of open runs and launches, denials and the newest entries.
+Keys that change something ask first.
 
 Keys:
   up, down, j, k    select             tab    the other list
