@@ -530,7 +530,7 @@ func (h *harness) claims(ctx context.Context, supported bool) error {
 			continue
 		}
 		line := h.from(tier, path, "--subject", subjectOther)
-		shim, err := stdiomcp.Start(ctx, stdiomcp.Config{Command: line[0], Args: line[1:], Env: h.environment(), Stderr: h.stderr})
+		shim, err := stdiomcp.Start(ctx, stdiomcp.Config{Command: line[0], Args: line[1:], Env: h.environment(), Dir: h.work(), Stderr: h.stderr})
 		if err != nil {
 			return err
 		}

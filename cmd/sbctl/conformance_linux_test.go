@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -91,6 +92,12 @@ func TestConformance(t *testing.T) {
 		t.Run("uid"+strconv.Itoa(uid), func(t *testing.T) {
 			t.Parallel()
 			cmd, temporary := conformanceAs(t, programs, uid, "--host")
+			if uid == 0 { // and may be where its launches cannot: they have no other's rights
+				cmd.Dir = t.TempDir()
+				if err := errors.Join(os.Chown(cmd.Dir, 1001, 1001), os.Chmod(cmd.Dir, 0o700)); err != nil {
+					t.Fatal(err)
+				}
+			}
 			// There is a terminal, on which nothing may be asked: nobody would answer.
 			master, slave, err := openTerminal()
 			if err != nil {

@@ -166,7 +166,7 @@ func (s *stage) sbctlWith(ctx context.Context, passphrase string, args ...string
 		return "", 0, err
 	}
 	process := exec.CommandContext(ctx, self, args...)
-	process.Env = s.environment()
+	process.Env, process.Dir = s.environment(), s.dir        // where this uid can be, in a launch too
 	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the person's terminal is not for it to ask on
 	var said bytes.Buffer
 	process.Stdout, process.Stderr = &said, &said

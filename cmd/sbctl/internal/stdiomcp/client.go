@@ -31,6 +31,8 @@ type Config struct {
 	Args []string
 	// Env is its whole environment; nil means an empty one.
 	Env []string
+	// Dir is where it is started; empty means here.
+	Dir string
 	// Stderr receives what it says; nil means nobody.
 	Stderr io.Writer
 	// Patience bounds one call; 0 means ten seconds.
@@ -53,7 +55,7 @@ type Client struct {
 // Start starts a server and initialises the session.
 func Start(ctx context.Context, config Config) (*Client, error) {
 	process := exec.CommandContext(ctx, config.Command, config.Args...)
-	process.Env = append([]string{}, config.Env...)
+	process.Env, process.Dir = append([]string{}, config.Env...), config.Dir
 	process.Stderr = config.Stderr
 	if config.Credential != nil {
 		process.SysProcAttr = &syscall.SysProcAttr{Credential: config.Credential}
