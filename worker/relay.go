@@ -189,7 +189,7 @@ type Relay struct {
 	calls  chan struct{} // one token for each call that waits for the daemon
 
 	sending chan struct{} // held while the stream is written
-	pieces  chan struct{} // held while arguments in pieces are written
+	pieces  chan struct{} // held while a call is written, in however many pieces
 	nextID  uint64        // guarded by sending
 
 	mu      sync.Mutex
@@ -336,16 +336,14 @@ func (r *Relay) admit(ctx context.Context, p *RelayPending) error {
 	return nil
 }
 
-// ask sends p. Arguments in pieces are not mixed with those of another call:
-// the daemon could be left with many parts and no whole.
+// ask sends p. No other call comes between the pieces of its arguments: the daemon
+// could be left with many parts and no whole.
 func (r *Relay) ask(ctx context.Context, p *RelayPending) error {
-	rest := p.call.Arguments
-	if len(rest) > pieceSize {
-		if err := hold(ctx, r, r.pieces); err != nil {
-			return err
-		}
-		defer func() { <-r.pieces }()
+	if err := hold(ctx, r, r.pieces); err != nil {
+		return err
 	}
+	defer func() { <-r.pieces }()
+	rest := p.call.Arguments
 	first := rest[:min(len(rest), pieceSize)]
 	rest = rest[len(first):]
 	message := &brokerv1.RelayCall{

@@ -42,6 +42,7 @@ type Broker struct {
 	api       uint32
 	onAcquire func(ctx context.Context, subject, name string) error
 	asked     []string
+	relaying  relaying
 }
 
 // Document is the content of one resource.
