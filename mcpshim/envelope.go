@@ -164,6 +164,9 @@ func (s *shim) guard(next mcp.MethodHandler) mcp.MethodHandler {
 		result, err = next(ctx, method, request)
 		if listed, ok := result.(*mcp.ListToolsResult); ok && err == nil {
 			s.name(ctx, listed)
+			if listed.NextCursor == "" {
+				s.hosted.add(ctx, listed)
+			}
 		}
 		return result, err
 	}

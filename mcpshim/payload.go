@@ -22,6 +22,7 @@ type payload struct {
 	content    []byte
 	base64     bool // content is written in base64
 	inline     bool // content stands in a resource, not in a tool's result
+	listed     bool // head is tools, in a list of tools
 	// release gives back what was taken to fetch the content. Never nil.
 	release func()
 }
@@ -90,6 +91,7 @@ func (t *tickets) drop(ticket string) {
 //	"text":"TICKET"               → "text":"the object, quoted"    in a tool's result
 //	"structuredContent":"TICKET"  → "structuredContent":object
 //	"text":"TICKET"               → "text":"content" or "blob":"base64"    in a resource
+//	{…,"name":"TICKET"}           → the tools                              in a list of tools
 func (t *tickets) redeem(out io.Writer, result []byte) error {
 	var used []string
 	defer func() {
@@ -115,11 +117,23 @@ func (t *tickets) redeem(out io.Writer, result []byte) error {
 			return io.ErrUnexpectedEOF // a ticket is written once
 		}
 		used = append(used, ticket)
+		if p.listed {
+			if len(result) == 0 || !bytes.HasSuffix(before, []byte(listedHead)) || result[0] != listedTail {
+				return io.ErrUnexpectedEOF // the SDK writes tools in another way
+			}
+			before, result = before[:len(before)-len(listedHead)], result[1:]
+		}
 		if err := p.redeem(out, before); err != nil {
 			return err
 		}
 	}
 }
+
+// What the SDK writes around the name of a tool that is nothing but a name.
+const (
+	listedHead = `{"inputSchema":null,"name":`
+	listedTail = '}'
+)
 
 func (p *payload) redeem(out io.Writer, before []byte) error {
 	text := []byte(`"text":`)

@@ -32,7 +32,7 @@ func TestHandshakes(t *testing.T) {
 	} {
 		c := start(t, b, "worker", func(config *Config) { config.ServerName = "my broker" })
 		got := c.ask(strings.Replace(initialize, "2025-06-18", asked, 1))
-		for _, part := range []string{`"protocolVersion":"` + want + `"`, `"serverInfo":{"name":"my broker","version":"1.2.3"}`, `"resources":{"listChanged":true,"subscribe":true}`, `"tools":{}`, "must not be retried"} {
+		for _, part := range []string{`"protocolVersion":"` + want + `"`, `"serverInfo":{"name":"my broker","version":"1.2.3"}`, `"resources":{"listChanged":true,"subscribe":true}`, `"tools":{"listChanged":true}`, "must not be retried"} {
 			if !strings.Contains(got, part) {
 				t.Errorf("initialize %s: no %s in %s", asked, part, got)
 			}

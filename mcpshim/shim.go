@@ -81,6 +81,8 @@ type shim struct {
 	claimed  string // the subject that the configuration names; see bound
 	version  string
 	server   *mcp.Server
+	own      []tool // our tools
+	hosted   *hosted
 	keeper   *worker.Keeper
 	tickets  *tickets
 	contents chan struct{} // one token for each document on its way
@@ -117,6 +119,7 @@ func newShim(config Config) (*shim, error) {
 	if s.trouble == nil {
 		s.trouble = func(wire.Reason, string) {}
 	}
+	s.hosted = newHosted(s)
 	s.want = sync.OnceFunc(func() { close(s.wanted) })
 	s.hurry, s.rush = context.WithCancel(context.Background())
 	var err error
@@ -125,14 +128,15 @@ func newShim(config Config) (*shim, error) {
 	}
 	s.server = mcp.NewServer(&mcp.Implementation{Name: name, Version: s.version}, &mcp.ServerOptions{
 		Instructions: instructions,
-		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{ListChanged: true}},
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: true}, Resources: &mcp.ResourceCapabilities{ListChanged: true}},
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) {
 			c.CacheScope, c.TTLMs = "private", 0 // what one subject sees is nobody else's
 		},
 		SubscribeHandler:   s.subscribe,
 		UnsubscribeHandler: s.unsubscribe,
 	})
-	for _, t := range s.tools() {
+	s.own = s.tools()
+	for _, t := range s.own {
 		s.server.AddTool(t.describe(s.claimed), s.envelope(t))
 	}
 	s.touch()
@@ -154,6 +158,7 @@ func (s *shim) bound() string {
 func (s *shim) serve(ctx context.Context, transport *stdio) error {
 	s.trimmer = time.AfterFunc(trimAfter, trim) // the start leaves something behind too
 	defer s.trimmer.Stop()
+	transport.divert = s.hosted.divert
 	transport.spoke = s.want // agents wait for the first answer; it comes before we look for the daemon
 	session, err := s.server.Connect(context.WithoutCancel(ctx), transport, nil)
 	if err != nil {
@@ -161,8 +166,14 @@ func (s *shim) serve(ctx context.Context, transport *stdio) error {
 	}
 	keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	kept := make(chan struct{})
+	looking := make(chan struct{})
+	go func() {
+		defer close(looking)
+		s.hosted.keep(keeping)
+	}()
 	go func() {
 		defer close(kept)
+		defer func() { <-looking }()
 		select {
 		case <-s.wanted:
 		case <-keeping.Done():
@@ -210,6 +221,12 @@ func (s *shim) drain(transport *stdio, ended <-chan error) error {
 	return nil // the client does not read; nothing more can be done for it
 }
 
+// touchTools registers a tool of ours once more, which the SDK takes for a change
+// of the list: see touch.
+func (s *shim) touchTools() {
+	s.server.AddTool(s.own[0].describe(s.claimed), s.envelope(s.own[0]))
+}
+
 // trim gives back the memory that is not in use, the libraries' pools included:
 // those survive one collection.
 func trim() {
@@ -219,6 +236,9 @@ func trim() {
 
 // hear is told what happens to the run, one event after the other.
 func (s *shim) hear(event worker.Event) {
+	if event.Kind == worker.ServersChanged || event.Kind == worker.Watching && event.Again {
+		s.hosted.look(true)
+	}
 	switch {
 	case event.Err != nil:
 		s.once(event.Err.Reason, event.Err.Message)

@@ -18,12 +18,14 @@ import (
 )
 
 // DefaultMaxLine is the longest line that is read from a client, in bytes.
-const DefaultMaxLine = 4<<20 + 64<<10
+const DefaultMaxLine = 10<<20 + 64<<10
 
 // Limits on what one client can have us hold.
 const (
 	maxInFlight = 64 // calls; further lines wait to be read
 	maxListens  = 16 // open streams of changes
+
+	maxHeld = 32 << 20 // bytes of calls that do not go to the SDK, beside one
 )
 
 // methodListen opens a stream of changes and is answered when that ends, so
@@ -47,6 +49,10 @@ type stdio struct {
 	lines   *strict.LineReader
 	tickets *tickets
 	spoke   func() // called after each answer to a call; nil: nobody cares
+	// divert takes a call that is not for the SDK, and returns what makes it: that
+	// may tell the client lines meanwhile, and returns what writes the member result
+	// or error. Nil, or a divert that returns nil: the SDK gets it.
+	divert func(*strict.Message) func(ctx context.Context, tell func(line []byte)) func(*bufio.Writer)
 
 	incoming chan *jsonrpc.Request
 	drained  chan struct{} // closed when nothing more will come
@@ -64,6 +70,7 @@ type stdio struct {
 	calls   map[string]*call // by our id
 	byID    map[string]*call // by the client's id, as it was written
 	active  int              // calls whose answer is not yet written, listens aside
+	held    int              // bytes of those that do not go to the SDK
 	listens int
 	ending  bool  // nothing more is taken in
 	failed  error // the first error of writing
@@ -74,6 +81,8 @@ type call struct {
 	ours   string
 	theirs []byte
 	listen bool
+	held   int                // see stdio
+	cancel context.CancelFunc // of a call that does not go to the SDK
 }
 
 func newStdio(in io.Reader, out io.Writer, maxLine int, t *tickets) *stdio {
@@ -160,23 +169,72 @@ func (s *stdio) take(line []byte) error {
 	case m.ID == nil:
 		return s.notify(m)
 	}
-	c, bad := s.admit(m)
+	var handle func(context.Context, func([]byte)) func(*bufio.Writer)
+	if s.divert != nil {
+		handle = s.divert(m)
+	}
+	held := 0
+	if handle != nil {
+		held = len(line)
+	}
+	c, bad := s.admit(m, held)
 	switch {
 	case bad != nil:
 		return s.reject(bad)
 	case c == nil:
 		return io.EOF
+	case handle != nil:
+		s.run(c, handle)
+		return nil
 	}
 	return s.deliver(c.ours, m.Method, m.Params)
 }
 
-// admit waits until there is room for one more call, and registers it. It
-// returns nothing at all when the session is ending.
-func (s *stdio) admit(m *strict.Message) (*call, *strict.Rejection) {
+// run makes a call that does not go to the SDK. The client does not hear of one
+// that it has cancelled.
+func (s *stdio) run(c *call, handle func(context.Context, func([]byte)) func(*bufio.Writer)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.mu.Lock()
+	c.cancel = cancel
+	s.mu.Unlock()
+	go func() {
+		answer := handle(ctx, func(line []byte) {
+			_ = s.writeLine(func(out *bufio.Writer) error { // the first error is kept
+				out.Write(line)
+				return out.WriteByte('\n')
+			})
+		})
+		cancelled := ctx.Err() != nil
+		cancel()
+		s.mu.Lock()
+		delete(s.calls, c.ours)
+		delete(s.byID, string(c.theirs))
+		s.mu.Unlock()
+		defer s.answered(c)
+		if cancelled {
+			return
+		}
+		if s.spoke != nil {
+			defer s.spoke()
+		}
+		_ = s.writeLine(func(out *bufio.Writer) error {
+			out.WriteString(`{"jsonrpc":"2.0","id":`)
+			out.Write(c.theirs)
+			out.WriteByte(',')
+			answer(out)
+			_, err := out.WriteString("}\n")
+			return err
+		})
+	}()
+}
+
+// admit waits until there is room for one more call that holds so many bytes, and
+// registers it. It returns nothing at all when the session is ending.
+func (s *stdio) admit(m *strict.Message, held int) (*call, *strict.Rejection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	listen := m.Method == methodListen
-	for !s.ending && !listen && s.active >= maxInFlight {
+	for !s.ending && !listen && (s.active >= maxInFlight || s.held > 0 && s.held+held > maxHeld) {
 		s.changed.Wait()
 	}
 	switch {
@@ -188,8 +246,9 @@ func (s *stdio) admit(m *strict.Message) (*call, *strict.Rejection) {
 		return nil, strict.Invalid(m.ID, "too many subscriptions")
 	}
 	s.nextID++
-	c := &call{ours: strconv.FormatUint(s.nextID, 10), theirs: m.ID, listen: listen}
+	c := &call{ours: strconv.FormatUint(s.nextID, 10), theirs: m.ID, listen: listen, held: held}
 	s.calls[c.ours], s.byID[string(m.ID)] = c, c
+	s.held += held
 	if listen {
 		s.listens++
 	} else {
@@ -225,6 +284,13 @@ func (s *stdio) notify(m *strict.Message) error {
 }
 
 func (s *stdio) cancel(c *call) error {
+	s.mu.Lock()
+	cancel := c.cancel
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		return nil
+	}
 	return s.deliver("", methodCancelled, []byte(`{"requestId":"`+c.ours+`"}`))
 }
 
@@ -340,6 +406,7 @@ func (s *stdio) respond(r *jsonrpc.Response) error {
 func (s *stdio) answered(c *call) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.held -= c.held
 	if c.listen {
 		s.listens--
 	} else {

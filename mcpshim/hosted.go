@@ -1,0 +1,257 @@
+package mcpshim
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"subjectbroker/mcpshim/canon"
+	"subjectbroker/proto/wire"
+	"subjectbroker/worker"
+)
+
+// hostedPatience bounds how long a list of tools waits for those of hosted
+// servers. What comes later is told as a change.
+const hostedPatience = 2 * time.Second
+
+// Limits on hosted tools.
+const (
+	maxExposed     = 64       // characters of a name that clients take
+	maxListedBytes = 16 << 20 // of all hosted tools in one list
+)
+
+// hosted are the tools of the servers that the daemon has run. They stand in the
+// lists beside our own, as their servers describe them; calls of them go round
+// the SDK, which knows nothing of them and would leave out what it does not know.
+type hosted struct {
+	s    *shim
+	kick chan struct{} // capacity 1: look whether something is different
+
+	mu      sync.Mutex
+	stale   bool                     // the daemon has to be asked which servers there are
+	relays  map[string]*worker.Relay // by server; those of the latest look
+	latest  [][]byte                 // objects in the latest list
+	hasList bool
+}
+
+func newHosted(s *shim) *hosted {
+	return &hosted{s: s, kick: make(chan struct{}, 1), relays: map[string]*worker.Relay{}}
+}
+
+// split is the server and the tool that an exposed name stands for; ok is false
+// for names of our own and those that can be no hosted tool's.
+func (h *hosted) split(exposed string) (server, name string, ok bool) {
+	server, name, ok = strings.Cut(exposed, "_") // no server's name has one
+	if !ok || name == "" || !validServer(server) || slices.ContainsFunc(h.s.own, func(t tool) bool { return t.name == exposed }) {
+		return "", "", false
+	}
+	return server, name, true
+}
+
+// validServer is the grammar of servers' names: ^[a-z0-9][a-z0-9-]{0,31}$.
+func validServer(name string) bool {
+	if name == "" || len(name) > 32 || name[0] == '-' {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' })
+}
+
+// look says that the list may be another one; which servers there are too, when
+// servers is set. It does not block.
+func (h *hosted) look(servers bool) {
+	h.mu.Lock()
+	h.stale = h.stale || servers
+	h.mu.Unlock()
+	select {
+	case h.kick <- struct{}{}:
+	default:
+	}
+}
+
+// keep tells the client of changes until ctx ends.
+func (h *hosted) keep(ctx context.Context) {
+	for {
+		select {
+		case <-h.kick:
+		case <-ctx.Done():
+			return
+		}
+		h.mu.Lock()
+		before, had, stale := h.latest, h.hasList, h.stale
+		h.mu.Unlock()
+		if stale && h.refresh(ctx) != nil {
+			continue // the keeper says when there is a daemon again
+		}
+		if now, whole := h.objects(ctx); whole && (!had && len(now) > 0 || had && !slices.EqualFunc(before, now, slices.Equal)) {
+			h.remember(now)
+			if h.s.greeted.Load() {
+				h.s.touchTools()
+			}
+		}
+	}
+}
+
+func (h *hosted) remember(list [][]byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.latest, h.hasList = list, true
+}
+
+// refresh asks which servers there are, and opens a relay for each.
+func (h *hosted) refresh(ctx context.Context) error {
+	h.mu.Lock()
+	h.stale = false
+	h.mu.Unlock()
+	scope, err := h.s.authorise(ctx)
+	var servers []string
+	if err == nil {
+		servers, err = scope.run.Servers(ctx)
+	}
+	if err != nil {
+		h.mu.Lock()
+		h.stale = true
+		h.mu.Unlock()
+		return err
+	}
+	opened := make([]*worker.Relay, len(servers))
+	var opening sync.WaitGroup
+	for i, server := range servers {
+		opening.Go(func() {
+			relay, err := h.relay(ctx, server)
+			if err != nil {
+				return // it was taken away meanwhile, or the next look finds it
+			}
+			opened[i] = relay
+		})
+	}
+	opening.Wait()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.relays = map[string]*worker.Relay{}
+	for i, server := range servers {
+		if opened[i] != nil {
+			h.relays[server] = opened[i]
+		}
+	}
+	return ctx.Err()
+}
+
+// relay is the open relay for a server.
+func (h *hosted) relay(ctx context.Context, server string) (*worker.Relay, error) {
+	return h.s.keeper.Relay(ctx, worker.RelayConfig{
+		Server: server, Mode: worker.Hosted,
+		Tools: func(worker.RelayTools) { h.look(false) },
+	})
+}
+
+// objects are the tools that may be called, as clients see them, by server and
+// name. whole is false when some could not be asked for in time.
+func (h *hosted) objects(ctx context.Context) (list [][]byte, whole bool) {
+	h.mu.Lock()
+	relays := make(map[string]*worker.Relay, len(h.relays))
+	for server, relay := range h.relays {
+		relays[server] = relay
+	}
+	h.mu.Unlock()
+	whole = true
+	size := 0
+	for _, server := range sortedKeys(relays) {
+		offered, err := relays[server].Offered(ctx)
+		if err != nil {
+			whole = whole && ctx.Err() == nil // a relay that is over has no tools
+			continue
+		}
+		for _, one := range offered.Tools {
+			object, ok := h.expose(server, one)
+			if !ok {
+				continue
+			}
+			if size += len(object); size > maxListedBytes {
+				h.s.once(wire.ResourceTooLarge, "the tools of the hosted servers are too large for one list; some are left out")
+				return list, whole
+			}
+			list = append(list, object)
+		}
+	}
+	return list, whole
+}
+
+func sortedKeys[V any](all map[string]V) []string {
+	keys := make([]string, 0, len(all))
+	for key := range all {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// expose is the tool's object with the name that clients call it by, and nothing
+// else changed. What comes from a sandbox is looked at before it is written into a
+// line.
+func (h *hosted) expose(server string, tool worker.ServerTool) (object []byte, ok bool) {
+	name := server + "_" + tool.Name
+	if _, _, ok := h.split(name); !ok || len(name) > maxExposed {
+		return nil, false
+	}
+	if canon.Check(tool.Object) != nil {
+		return nil, false
+	}
+	members, err := canon.Members(tool.Object)
+	if err != nil {
+		return nil, false
+	}
+	object = append(make([]byte, 0, len(tool.Object)+len(server)+1), '{')
+	for i, m := range members {
+		if i > 0 {
+			object = append(object, ',')
+		}
+		object = append(canon.Quote(object, m.Key), ':')
+		if m.Key == "name" {
+			object = canon.Quote(object, name)
+			continue
+		}
+		object = append(object, canon.Compact(m.Raw)...)
+	}
+	return append(object, '}'), true
+}
+
+// add puts the hosted tools into a list of ours.
+func (h *hosted) add(ctx context.Context, listed *mcp.ListToolsResult) {
+	ctx, cancel := context.WithTimeout(ctx, hostedPatience)
+	defer cancel()
+	defer context.AfterFunc(h.s.hurry, cancel)()
+	if h.refresh(ctx) != nil {
+		h.remember(nil)
+		h.look(true)
+		return
+	}
+	list, whole := h.objects(ctx)
+	h.remember(list)
+	if !whole {
+		h.look(false)
+	}
+	if len(list) == 0 {
+		return
+	}
+	ticket := h.s.tickets.put(&payload{head: joined(list), listed: true, release: func() {}})
+	listed.Tools = append(slices.Clip(listed.Tools), &mcp.Tool{Name: ticket})
+}
+
+func joined(list [][]byte) []byte {
+	size := len(list)
+	for _, object := range list {
+		size += len(object)
+	}
+	all := make([]byte, 0, size)
+	for i, object := range list {
+		if i > 0 {
+			all = append(all, ',')
+		}
+		all = append(all, object...)
+	}
+	return all
+}
