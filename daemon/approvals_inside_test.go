@@ -1,0 +1,649 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	"subjectbroker/audit"
+	"subjectbroker/daemon/peer"
+	"subjectbroker/grants"
+	"subjectbroker/proto/place"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault/keysource"
+)
+
+// patience is how long these tests wait for what must happen.
+const patience = 30 * time.Second
+
+// desk is a daemon without sockets, an operator of another uid in front of it, and a
+// run that may call files/write where a person approves.
+type desk struct {
+	*Daemon
+	t      *testing.T
+	ctx    context.Context //nolint:containedctx // of the operator's calls
+	home   string
+	run    *run
+	done   atomic.Int64 // calls that were forwarded
+	leave  func()
+	offset atomic.Int64 // of the clock
+}
+
+const toolObject = `{"description":"writes","name":"write"}`
+
+func newDesk(t *testing.T, home string) *desk {
+	t.Helper()
+	k := &desk{t: t, home: home}
+	now := func() time.Time { return time.Now().Add(time.Duration(k.offset.Load())) }
+	config := Config{Home: home, Logger: slog.New(slog.DiscardHandler), KeySource: keysource.KindFile, Now: now, Boot: func() (string, time.Duration) { return "", 0 }}
+	k.Daemon = newDaemon(config, fileConfig{operators: []uint32{4242}})
+	if err := k.openVault(t.Context(), config, fileConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	var tasks sync.WaitGroup
+	tasks.Go(k.tendApprovals)
+	k.leave = sync.OnceFunc(func() {
+		k.endLife()
+		tasks.Wait()
+		k.close()
+	})
+	t.Cleanup(k.leave)
+	k.ctx = grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{AuthInfo: &peer.Peer{UID: 4242}})
+	st := k.state()
+	if _, ok := st.set.Subject("worker"); !ok {
+		k.must(k.op().AddSubject(k.ctx, &operatorv1.AddSubjectRequest{Name: "worker"}))
+		k.must(k.op().CreateGrants(k.ctx, &operatorv1.CreateGrantsRequest{Subject: "worker", Capabilities: []string{"call:files/write"}, RequireApproval: true}))
+	}
+	k.pin(toolObject)
+	k.run = k.open("worker")
+	return k
+}
+
+func (k *desk) op() operator { return operator{d: k.Daemon} }
+
+func (k *desk) must(_ any, err error) {
+	k.t.Helper()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// pin trusts a description of the tool.
+func (k *desk) pin(object string) {
+	st := k.state()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.pins[pinKey{"files", "write"}] = pin{Server: "files", Tool: "write", Object: []byte(object)}
+}
+
+// open opens a run of a process that is this one.
+func (k *desk) open(subject string) *run {
+	k.t.Helper()
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	var conns [2]net.Conn
+	for i, end := range ends {
+		f := os.NewFile(uintptr(end), "pair")
+		conns[i], err = net.FileConn(f)
+		_ = f.Close()
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		k.t.Cleanup(func() { _ = conns[i].Close() })
+	}
+	p, err := peer.Accept(conns[0].(*net.UnixConn))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.t.Cleanup(p.Close)
+	s, _ := k.state().set.Subject(subject)
+	r := &run{
+		id: grants.NewID(), subject: subject, born: s.Created, tier: grants.Cooperative, peer: p, opened: k.clock.now(),
+		done: make(chan struct{}), resources: map[string]*uint32{},
+	}
+	if err := k.runs.add(r); err != nil {
+		k.t.Fatal(err)
+	}
+	return r
+}
+
+// ask is a call with arguments.
+func (k *desk) ask(args string) gateAsk {
+	pin, _ := k.state().pinOf("files", "write")
+	return gateAsk{
+		run: k.run, server: "files", tool: "write", capability: "call:files/write", args: []byte(args), argsDigest: k.digestArgs([]byte(args)),
+		pin: pin, why: "the grant says so", wait: patience,
+	}
+}
+
+// gate asks and does not forward.
+func (k *desk) gate(g gateAsk) gateAnswer {
+	k.t.Helper()
+	answer, err := k.gateOn(k.t.Context(), g)
+	if err != nil {
+		k.t.Error(err)
+	}
+	return answer
+}
+
+// take takes what was approved under the log's mutex, as a release does.
+func (k *desk) take(answer gateAnswer) bool {
+	took := false
+	_, err := k.log().Append(func(uint64, time.Time) (audit.Entry, error) {
+		if took = answer.take(); !took {
+			return audit.Entry{}, errNotThere
+		}
+		return k.run.entry(audit.Call), nil
+	})
+	return took && err == nil
+}
+
+// call asks, forwards what is approved, and says what came of it.
+func (k *desk) call(g gateAsk) gateOutcome {
+	answer, err := k.gateOn(k.t.Context(), g)
+	if err != nil {
+		k.t.Error(err)
+	}
+	if answer.outcome != gateApproved {
+		return answer.outcome
+	}
+	if !k.take(answer) {
+		answer.giveBack()
+		return gateNone
+	}
+	k.done.Add(1)
+	answer.settle("ok", []byte(`{}`), false, true)
+	return gateApproved
+}
+
+// waiting waits until a card has so many callers, and returns its id.
+func (k *desk) waiting(n uint32) string {
+	k.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		list, err := k.op().ListApprovals(k.ctx, &operatorv1.ListApprovalsRequest{})
+		k.must(list, err)
+		for _, a := range list.GetApprovals() {
+			if a.GetState() == "pending" && a.GetWaiting() == n {
+				return a.GetApprovalId()
+			}
+		}
+	}
+	k.t.Fatalf("no request has %d callers", n)
+	return ""
+}
+
+func (k *desk) decide(q *operatorv1.DecideApprovalRequest) *operatorv1.DecideApprovalResponse {
+	k.t.Helper()
+	response, err := k.op().DecideApproval(k.ctx, q)
+	k.must(response, err)
+	return response
+}
+
+func (k *desk) approve(id string) {
+	k.t.Helper()
+	k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: id, Approve: true})
+}
+
+func (k *desk) deny(id string) {
+	k.t.Helper()
+	k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: id})
+}
+
+// pending asks without waiting and returns the id.
+func (k *desk) pending(args string) string {
+	k.t.Helper()
+	g := k.ask(args)
+	g.wait = -1
+	answer := k.gate(g)
+	if answer.outcome != gatePending || answer.id == "" {
+		k.t.Fatalf("it does not wait: %d %s", answer.outcome, answer.cause)
+	}
+	return answer.id
+}
+
+// entries are those of the log of some kinds.
+func (k *desk) entries(kinds ...audit.Kind) (all []audit.Entry) {
+	k.t.Helper()
+	if _, err := k.log().Record(k.t.Context(), k.run.entry(audit.Explain)); err != nil { // what is before it is on the disk then
+		k.t.Fatal(err)
+	}
+	err := k.log().Replay(audit.Position{}, func(e audit.Entry, _ audit.Position) error {
+		if slices.Contains(kinds, e.Kind) {
+			all = append(all, e)
+		}
+		return nil
+	})
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return all
+}
+
+// Of a hundred identical calls that wait, an answer for once lets one through, one
+// for five lets five through, and the rest is asked about anew.
+func TestManyWaitForOneAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer *operatorv1.DecideApprovalRequest
+		want   int64
+	}{
+		"once":   {&operatorv1.DecideApprovalRequest{Approve: true}, 1},
+		"uses":   {&operatorv1.DecideApprovalRequest{Approve: true, Scope: scopeUses, Uses: 5}, 5},
+		"denied": {&operatorv1.DecideApprovalRequest{}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newDesk(t, t.TempDir())
+			var calls sync.WaitGroup
+			var outcomes [gateReplay + 1]atomic.Int64
+			for range 100 {
+				calls.Go(func() { outcomes[k.call(k.ask(`{"path":"/tmp/x"}`))].Add(1) })
+			}
+			k.waiting(100)
+			k.decide(tc.answer)
+			if tc.want > 0 {
+				k.deny(k.waiting(uint32(100 - tc.want)))
+			}
+			calls.Wait()
+			if k.done.Load() != tc.want || outcomes[gateApproved].Load() != tc.want || outcomes[gateDenied].Load() != 100-tc.want {
+				t.Errorf("%d were forwarded, %d approved and %d denied, want %d forwarded", k.done.Load(), outcomes[gateApproved].Load(), outcomes[gateDenied].Load(), tc.want)
+			}
+			if n := len(k.entries(kindApprovalRun)); int64(n) != tc.want {
+				t.Errorf("the log has %d uses, want %d", n, tc.want)
+			}
+		})
+	}
+}
+
+// The uses of an answer that stands are counted once each, whoever races, and also
+// by a daemon that starts from vault and log, whether it died or was stopped.
+func TestUsesOfAnAnswerSurvive(t *testing.T) {
+	home := t.TempDir()
+	k := newDesk(t, home)
+	id := k.pending(`{"n":1}`)
+	k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: id, Approve: true, Scope: scopeUses, Uses: 10})
+	rush := func(k *desk, n int) int64 {
+		before := k.done.Load()
+		var calls sync.WaitGroup
+		for range n {
+			calls.Go(func() {
+				g := k.ask(`{"n":1}`)
+				g.wait = -1
+				k.call(g)
+			})
+		}
+		calls.Wait()
+		return k.done.Load() - before
+	}
+	if n := rush(k, 4); n != 4 {
+		t.Fatalf("%d of 4 calls were forwarded", n)
+	}
+	// What is taken and given back counts for nothing.
+	if answer := k.gate(k.ask(`{"n":1}`)); answer.outcome != gateApproved || answer.id != id {
+		t.Fatalf("the answer is not used: %d", answer.outcome)
+	} else {
+		answer.giveBack()
+		answer.giveBack() // twice is once
+		answer.settle("ok", nil, false, true)
+	}
+	k.leave()
+	k = newDesk(t, home)
+	if n := rush(k, 20); n != 6 {
+		t.Errorf("%d calls were forwarded after a restart, want the 6 that were left", n)
+	}
+	var numbers []uint64
+	for _, e := range k.entries(kindApprovalRun) {
+		if e.ApprovalID == id {
+			numbers = append(numbers, e.Count)
+		}
+	}
+	slices.Sort(numbers)
+	if diff := cmp.Diff([]uint64{1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10}, numbers); diff != "" {
+		t.Errorf("the uses in the log (-want +got)\n%s", diff)
+	}
+	for end := time.Now().Add(patience); len(k.entries(kindApprovalExpire)) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what is used up is not removed")
+		}
+	}
+	st := k.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	if len(st.consents) != 0 {
+		t.Errorf("%d answers stand", len(st.consents))
+	}
+}
+
+// Between the answer and what is done on the strength of it everything may change;
+// what is not what was approved is not done. The control is.
+func TestWhatChangesBeforeItIsTaken(t *testing.T) {
+	grant := func(k *desk) string { return k.state().set.GrantsOf("worker")[0].ID }
+	for name, change := range map[string]func(k *desk){
+		"": func(*desk) {},
+		"revoked": func(k *desk) {
+			k.must(k.op().RevokeGrants(k.ctx, &operatorv1.RevokeGrantsRequest{GrantId: grant(k)}))
+		},
+		"replaced by one without a gate": func(k *desk) {
+			k.must(k.op().CreateGrants(k.ctx, &operatorv1.CreateGrantsRequest{Subject: "worker", Capabilities: []string{"call:files/write"}}))
+		},
+		"another description": func(k *desk) { k.pin(`{"description":"deletes","name":"write"}`) },
+		"disabled": func(k *desk) {
+			k.must(k.op().SetSubject(k.ctx, &operatorv1.SetSubjectRequest{Name: "worker", Enabled: ptr(false)}))
+		},
+		"the run's end": func(k *desk) { k.must(nil, k.endRuns(wire.RunEnded, "CLOSED", func(*run) bool { return true })) },
+		"locked": func(k *desk) {
+			e := audit.Entry{Kind: kindVaultLock, Decision: decisionAllow, ReasonCode: string(wire.Allowed)}
+			k.must(nil, k.lock(t.Context(), e, "by the test"))
+		},
+	} {
+		for _, scope := range []string{scopeOnce, scopeSession} {
+			t.Run(name+"/"+scope, func(t *testing.T) {
+				k := newDesk(t, t.TempDir())
+				k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: k.pending(`{}`), Approve: true, Scope: scope})
+				answer := k.gate(k.ask(`{}`))
+				if answer.outcome != gateApproved {
+					t.Fatalf("it is not approved: %d %s", answer.outcome, answer.cause)
+				}
+				change(k)
+				if took := k.take(answer); took != (name == "") {
+					t.Errorf("it is taken: %v", took)
+				}
+				answer.giveBack()
+			})
+		}
+	}
+}
+
+// A consent that is taken back is not used, not even by who has reserved it.
+func TestRevokedConsent(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: k.pending(`{}`), Approve: true, Scope: scopeUntil, Until: k.clock.now().Add(time.Hour).UnixMilli()})
+	answer := k.gate(k.ask(`{}`))
+	k.must(k.op().RevokeConsent(k.ctx, &operatorv1.RevokeConsentRequest{ConsentId: answer.id[:4]}))
+	if k.take(answer) {
+		t.Error("it is taken after it was taken back")
+	}
+	answer.giveBack()
+	if id := k.pending(`{}`); id == answer.id {
+		t.Error("it is used again")
+	}
+	if void := k.entries(kindApprovalVoid); len(void) != 1 || void[0].Cause != causeRevoked || void[0].ApprovalID != answer.id {
+		t.Errorf("the log says %+v", void)
+	}
+}
+
+// A standing answer ends with its time, and holds for nothing but what it was given
+// for.
+func TestWhatAConsentCovers(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: k.pending(`{"a":1}`), Approve: true, Scope: scopeUntil, Until: k.clock.now().Add(time.Hour).UnixMilli()})
+	for name, tc := range map[string]struct {
+		change func(*gateAsk)
+		want   gateOutcome
+	}{
+		"the same":        {func(*gateAsk) {}, gateApproved},
+		"another run":     {func(g *gateAsk) { g.run = k.open("worker") }, gateApproved},
+		"other arguments": {func(g *gateAsk) { g.argsDigest = k.digestArgs([]byte(`{"a":2}`)) }, gatePending},
+		"another policy":  {func(g *gateAsk) { g.policy = "0123456789abcdef" }, gatePending},
+		"another pin":     {func(g *gateAsk) { g.pin = strings.Repeat("a", 64) }, gatePending},
+	} {
+		g := k.ask(`{"a":1}`)
+		g.wait = -1
+		tc.change(&g)
+		answer := k.gate(g)
+		if answer.outcome != tc.want {
+			t.Errorf("%s: %d, want %d", name, answer.outcome, tc.want)
+		}
+		answer.giveBack()
+	}
+	k.offset.Store(int64(time.Hour))
+	if k.pending(`{"a":1}`) == "" {
+		t.Error("it stands after its end")
+	}
+}
+
+// The answer of an approved call that nobody got is given to the retry, once; what
+// was delivered is not, and is asked about again.
+func TestReplay(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	done := func(delivered bool) string {
+		id := k.pending(`{}`)
+		k.approve(id)
+		answer := k.gate(k.ask(`{}`))
+		if answer.id != id || !k.take(answer) {
+			t.Fatalf("it is not taken: %d", answer.outcome)
+		}
+		answer.settle("ok", []byte(`{"content":[]}`), false, delivered)
+		return id
+	}
+	id := done(false)
+	var calls sync.WaitGroup
+	var replays atomic.Int64
+	for range 20 {
+		calls.Go(func() {
+			g := k.ask(`{}`)
+			g.wait = -1
+			answer := k.gate(g)
+			if answer.outcome != gateReplay {
+				return
+			}
+			if replays.Add(1); answer.id != id || string(answer.replay.answer) != `{"content":[]}` {
+				t.Errorf("it is given %q for %s", answer.replay.answer, answer.id)
+			}
+		})
+	}
+	calls.Wait()
+	if replays.Load() != 1 {
+		t.Errorf("the answer was given %d times", replays.Load())
+	}
+	if k.approvals.kept != 0 {
+		t.Errorf("%d bytes are kept", k.approvals.kept)
+	}
+	k.deny(k.pending(`{}`))
+	done(true)
+	k.pending(`{}`)
+}
+
+// A retry while the approved call is under way waits for how that ends.
+func TestRetryWhileItRuns(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	id := k.pending(`{}`)
+	k.approve(id)
+	answer := k.gate(k.ask(`{}`))
+	if !k.take(answer) {
+		t.Fatal("it is not taken")
+	}
+	g := k.ask(`{}`)
+	g.wait = -1
+	if retry := k.gate(g); retry.outcome != gatePending || retry.id != id {
+		t.Errorf("the retry is %d about %s, want it to wait for %s", retry.outcome, retry.id, id)
+	}
+	late := make(chan gateAnswer, 1)
+	go func() { late <- k.gate(k.ask(`{}`)) }()
+	answer.settle("error", []byte(`{"code":1}`), true, false)
+	if got := <-late; got.outcome != gateReplay || !got.replay.isError {
+		t.Errorf("who waited got %d", got.outcome)
+	}
+}
+
+// A person who has said no three times is not asked again for an hour, and not about
+// whatever arguments after ten times.
+func TestQuietDenial(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	for range quietAfter {
+		k.deny(k.pending(`{}`))
+	}
+	g := k.ask(`{}`)
+	if answer := k.gate(g); answer.outcome != gateDenied || answer.cause != causeQuiet {
+		t.Errorf("after %d refusals it is %d %s", quietAfter, answer.outcome, answer.cause)
+	}
+	k.run = k.open("worker")
+	if answer := k.gate(k.ask(`{}`)); answer.cause != causeQuiet {
+		t.Errorf("another run is %d %s", answer.outcome, answer.cause)
+	}
+	for i := range quietToolAfter - quietAfter {
+		k.deny(k.pending(`{"n":` + strings.Repeat("1", i+1) + `}`))
+	}
+	if answer := k.gate(k.ask(`{"other":true}`)); answer.cause != causeQuiet {
+		t.Errorf("after %d refusals of the tool it is %d %s", quietToolAfter, answer.outcome, answer.cause)
+	}
+	k.offset.Store(int64(quietSpan))
+	k.pending(`{}`)
+	if n := len(k.entries(kindApprovalRequest)); n != quietToolAfter+1 {
+		t.Errorf("a person was asked %d times", n)
+	}
+}
+
+// One subject cannot fill a person's screen.
+func TestManyCards(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	for i := range maxCardsPerSubject {
+		k.pending(`{"n":` + strings.Repeat("1", i+1) + `}`)
+	}
+	if answer := k.gate(k.ask(`{"one":"more"}`)); answer.outcome != gateDenied || answer.reason != wire.RateLimited || answer.cause != causeTooMany {
+		t.Errorf("one more is %d %s %s", answer.outcome, answer.reason, answer.cause)
+	}
+	k.must(k.op().AddSubject(k.ctx, &operatorv1.AddSubjectRequest{Name: "other"}))
+	k.must(k.op().CreateGrants(k.ctx, &operatorv1.CreateGrantsRequest{Subject: "other", Capabilities: []string{"call:files/write"}, RequireApproval: true}))
+	k.run = k.open("other")
+	k.pending(`{"one":"more"}`)
+}
+
+// A daemon that died leaves requests without an end; the next one ends them, once,
+// and does nothing on the strength of them.
+func TestCardsOfADeadDaemon(t *testing.T) {
+	home := t.TempDir()
+	k := newDesk(t, home)
+	waits, approved, stands := k.pending(`{"n":1}`), k.pending(`{"n":2}`), k.pending(`{"n":3}`)
+	k.approve(approved)
+	k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: stands, Approve: true, Scope: scopeSession})
+	k.leave() // as close does, and not stop
+	for range 2 {
+		k = newDesk(t, home)
+		var ended []string
+		for _, e := range k.entries(kindApprovalVoid) {
+			if e.Cause == causeDaemonDied {
+				ended = append(ended, e.ApprovalID)
+			}
+		}
+		if diff := cmp.Diff([]string{waits, approved}, ended); diff != "" {
+			t.Errorf("ended by the start (-want +got)\n%s", diff)
+		}
+		if id := k.pending(`{"n":2}`); id == approved {
+			t.Error("the approval goes on")
+		}
+		if id := k.pending(`{"n":3}`); id == stands {
+			t.Error("an answer for a run that is over goes on")
+		}
+		k.voidCards(causeStopped)
+		k.leave()
+	}
+}
+
+// Neither arguments nor what was masked in them come into log or vault.
+func TestArgumentsAreNowhere(t *testing.T) {
+	home := t.TempDir()
+	k := newDesk(t, home)
+	id := k.pending(`{"marker-7f3a":"marker-7f3a"}`)
+	list, err := k.op().ListApprovals(k.ctx, &operatorv1.ListApprovalsRequest{})
+	k.must(list, err)
+	if got := string(list.GetApprovals()[0].GetArguments()); got != `{"marker-7f3a":"marker-7f3a"}` { // the control
+		t.Errorf("the person sees %s", got)
+	}
+	k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: id, Approve: true, Scope: scopeUses, Uses: 2})
+	if k.call(k.ask(`{"marker-7f3a":"marker-7f3a"}`)) != gateApproved {
+		t.Error("it is not forwarded")
+	}
+	k.leave()
+	found := false
+	for _, file := range []string{place.VaultFile(home), filepath.Join(place.AuditDir(home), "00000001.jsonl")} {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(raw, []byte("marker-7f3a")) {
+			t.Errorf("%s holds the arguments", filepath.Base(file))
+		}
+		found = found || bytes.Contains(raw, []byte(id))
+	}
+	if !found {
+		t.Error("nothing of the request is there: this test looks in the wrong place")
+	}
+}
+
+func TestShownArguments(t *testing.T) {
+	token := "ghp_" + strings.Repeat("a1B2", 10)
+	for name, tc := range map[string]struct{ args, want string }{
+		"as written":          {`{ "b": [1, 2.50, true, null], "a": {"c": "x y"} }`, `{"b":[1,2.50,true,null],"a":{"c":"x y"}}`},
+		"nothing":             {``, ``},
+		"a token":             {`{"header":"Bearer ` + token + `"}`, `{"header":"[masked 51 bytes]"}`},
+		"a name that is one":  {`{"` + token + `":1}`, `{"[masked 44 bytes]":1}`},
+		"a secret":            {`{"x":["say s3cr3t-value twice"]}`, `{"x":["[masked 22 bytes]"]}`},
+		"part of a secret":    {`{"x":"s3cr3t"}`, `{"x":"s3cr3t"}`},
+		"controls":            {`{"x":"a\u001b[31mb\nc\u007f"}`, `{"x":"a\u001b[31mb\u000ac\u007f"}`},
+		"directions":          {"{\"x\":\"a\u202eb\u2066c\u200b\"}", `{"x":"a\u202eb\u2066c\u200b"}`},
+		"what shows nothing":  {"{\"x\":\"\u3164\u00ad\ufe0f\U000e0001\u2800\u00a0\"}", `{"x":"\u3164\u00ad\ufe0f\udb40\udc01\u2800\u00a0"}`},
+		"quotes":              {`{"x":"\"\\\/"}`, `{"x":"\"\\/"}`},
+		"letters of the rest": {`{"x":"Grüße, 世界 😀"}`, `{"x":"Grüße, 世界 😀"}`},
+	} {
+		got, cut := shownArguments([]byte(tc.args), [][]byte{[]byte("s3cr3t-value\n")})
+		if string(got) != tc.want || cut {
+			t.Errorf("%s: %s, cut %v; want %s", name, got, cut, tc.want)
+		}
+	}
+	for _, piece := range []string{"x", "世"} {
+		long := `{"x":"` + strings.Repeat(piece, maxShown) + `","y":["z"]}`
+		got, cut := shownArguments([]byte(long), nil)
+		if !cut || len(got) > maxShown || len(got) < maxShown-4 || !strings.HasPrefix(long, string(got)) {
+			t.Errorf("of %d bytes %d are shown, cut %v", len(long), len(got), cut)
+		}
+	}
+}
+
+func TestConsentRow(t *testing.T) {
+	c := consent{
+		id: "abcdefghjk", scope: scopeUntil, created: time.UnixMilli(1000).UTC(), by: 7,
+		ends: deadline{at: time.UnixMilli(2000).UTC(), bootID: "boot", since: time.Second},
+		key: cardKey{
+			subject: "worker", born: 5, profile: "coder", tier: grants.Bound, server: "files", tool: "write", capability: "call:files/write",
+			argsDigest: audit.Hash{1}, pin: "p", policy: "q", grant: "bbbbbbbbbb", outcome: grants.Pending,
+		},
+	}
+	raw, err := encodeConsent(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := decodeConsent(raw); err != nil || got != c {
+		t.Errorf("%+v becomes %+v, %v", c, got, err)
+	}
+	for name, change := range map[string][2]string{
+		"another form":    {`"v":1`, `"v":2`},
+		"no end":          {`"until":2000`, `"until":0`},
+		"no such scope":   {`"scope":"until"`, `"scope":"always"`},
+		"uses of none":    {`"scope":"until"`, `"scope":"uses"`},
+		"of no session":   {`"scope":"until"`, `"scope":"run"`},
+		"no such outcome": {`"outcome":"pending"`, `"outcome":"deny"`},
+		"no such tier":    {`"tier":"bound"`, `"tier":"godlike"`},
+		"something else":  {`"by":7`, `"by":7,"more":1`},
+	} {
+		if changed := strings.Replace(string(raw), change[0], change[1], 1); changed == string(raw) {
+			t.Errorf("%s changes nothing", name)
+		} else if _, err := decodeConsent([]byte(changed)); err == nil {
+			t.Errorf("a row with %s is read", name)
+		}
+	}
+}
