@@ -20,6 +20,7 @@ import (
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker"
 	"subjectbroker/worker/client"
+	"subjectbroker/worker/launch"
 )
 
 // A process that is started once for each subject and mostly waits should be
@@ -32,6 +33,11 @@ const (
 )
 
 func main() {
+	// As the first process of the tree that a hosted server runs in, this program is
+	// nothing else.
+	if handled, code := launch.Main(os.Args); handled {
+		os.Exit(code)
+	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
