@@ -96,16 +96,23 @@ var calls = map[string]call{
 	operatorv1.OperatorService_ListPolicies_FullMethodName: {kindOperatorRead, "list-policies"},
 	operatorv1.OperatorService_ResetPolicy_FullMethodName:  {kindPolicyReset, "reset-policy"},
 
+	operatorv1.OperatorService_CallStats_FullMethodName: {kindOperatorRead, "call-stats"},
+	operatorv1.OperatorService_Metrics_FullMethodName:   {}, // nor does it
+
 	operatorv1.OperatorService_ListApprovals_FullMethodName:  {kindOperatorRead, "list-approvals"},
 	operatorv1.OperatorService_DecideApproval_FullMethodName: {kindApprovalApprove, "decide-approval"},
 	operatorv1.OperatorService_RevokeConsent_FullMethodName:  {kindApprovalVoid, "revoke-consent"},
 	operatorv1.OperatorService_WatchApprovals_FullMethodName: {kindOperatorWatch, "watch-approvals"},
 }
 
-// exempt reports whether an RPC writes no entry: status, also the operator's own,
-// health, reflection.
+// exempt reports whether an RPC writes no entry: status, also the operator's own, the
+// metrics, health, reflection.
 func exempt(full string) bool {
-	return full == operatorv1.OperatorService_Status_FullMethodName || full == operatorv1.OperatorService_GetOperator_FullMethodName || exemptService(full)
+	switch full {
+	case operatorv1.OperatorService_Status_FullMethodName, operatorv1.OperatorService_GetOperator_FullMethodName, operatorv1.OperatorService_Metrics_FullMethodName:
+		return true
+	}
+	return exemptService(full)
 }
 
 // exemptService reports whether an RPC is not ours: health, reflection.

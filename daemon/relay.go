@@ -595,23 +595,24 @@ func (s *relay) reader(first chan<- *brokerv1.RelayRequest) {
 	s.read <- err
 }
 
-// broken accounts for a message that could not be read at all.
+// broken accounts for a message that could not be read at all: it was too large, or
+// no message.
 func (s *relay) broken(err error) error {
-	if errors.Is(err, io.EOF) || s.ctx.Err() != nil {
-		return err
-	}
 	switch status.Code(err) {
-	case grpccodes.Canceled, grpccodes.DeadlineExceeded, grpccodes.Unavailable:
-		return err
+	case grpccodes.ResourceExhausted, grpccodes.Internal, grpccodes.InvalidArgument:
+		if malformed := s.malformed(); refusal(malformed).Reason != wire.InvalidArgument {
+			return malformed
+		}
 	}
-	return s.malformed()
+	return err
 }
 
-// malformed ends the stream: what its client says cannot be understood.
+// malformed ends the stream: what its client says cannot be understood. By the time
+// of the entry the stream may be over.
 func (s *relay) malformed() error {
 	e := s.run.entry(kindRunRelay)
 	e.Server = s.server
-	return s.d.malformed(s.ctx, s.run.peer, e)
+	return s.d.malformed(context.WithoutCancel(s.ctx), s.run.peer, e)
 }
 
 // handle deals with one message after the first. Its error ends the stream.
