@@ -246,14 +246,17 @@ func (s *scanner) escaped(start int) string {
 			b = append(b, c)
 			continue
 		}
-		c = s.peek()
+		if s.at == len(s.text) {
+			break
+		}
+		c = s.text[s.at]
 		s.at++
 		if c == 'u' {
 			b = utf8.AppendRune(b, s.rune())
 			continue
 		}
 		i := strings.IndexByte(`"\/bfnrt`, c)
-		if i < 0 || c == 0 {
+		if i < 0 {
 			s.bad = true
 			return ""
 		}
