@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +21,7 @@ import (
 // Times in the life of the processes of servers.
 const (
 	hostStartLimit = 60 * time.Second       // from its start until a server has said what it offers
-	hostGrace      = 10 * time.Second       // between the end of the last run that used it and its own
+	hostGrace      = 5 * time.Second        // between the end of the last run that used it and its own
 	hostStopGrace  = 2 * time.Second        // for calls that are open when it is told to stop
 	hostHardGrace  = 500 * time.Millisecond // the same, when the daemon stops or the vault is locked
 	hostFirstPause = time.Second            // between a death and the next start
@@ -392,6 +391,8 @@ func (h *hosts) start(e *host, a *hostAttempt, o *operatorStart) {
 	h.tasks.Go(func() { h.attend(e, p) })
 	if a.run != nil {
 		p.use(a.run)
+	} else {
+		p.stop(causeServerListed, 0)
 	}
 	switch now, ok := h.d.state().server(e.key.server); {
 	case h.closed, h.d.locked():
@@ -586,18 +587,81 @@ func (h *hosts) holds(pid int32) (is, may bool) {
 	return false, true
 }
 
+// hostFacts is what the operator is told of one process.
+type hostFacts struct {
+	subject     string
+	state       string // starting, running, waiting, killed, stopped
+	pid         int32
+	started     time.Time
+	starts      uint32
+	cause       string
+	open        uint32
+	confinement []string
+	loose       bool
+}
+
 // of returns what is known of the processes of a server, by subject.
-func (h *hosts) of(server string) []host {
+func (h *hosts) of(server string) []hostFacts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var all []host
+	var all []hostFacts
 	for k, e := range h.all {
 		if k.server == server && k.subject != "" {
-			all = append(all, *e)
+			all = append(all, e.facts())
 		}
 	}
-	slices.SortFunc(all, func(a, b host) int { return strings.Compare(a.key.subject, b.key.subject) })
+	slices.SortFunc(all, byProcess)
 	return all
+}
+
+// facts is what there is to tell. The caller holds hosts.mu.
+func (e *host) facts() hostFacts {
+	f := hostFacts{subject: e.key.subject, started: e.started, starts: e.starts, cause: e.cause, loose: e.loose}
+	switch {
+	case e.killed != "":
+		f.state = "killed"
+	case e.process != nil:
+		f.state, f.pid = "running", e.process.pid
+		e.process.mu.Lock()
+		f.open, f.confinement = uint32(len(e.process.calls)), slices.Clone(e.process.confinement)
+		e.process.mu.Unlock()
+	case e.attempt != nil:
+		f.state = "starting"
+	case time.Now().Before(e.retry):
+		f.state = "waiting"
+	default:
+		f.state = "stopped"
+	}
+	return f
+}
+
+// look asks a process of the server what it offers now. Where there is none, one is
+// started on the operator's word, which ends when it has answered.
+func (h *hosts) look(ctx context.Context, o operator, server grants.Server) error {
+	h.mu.Lock()
+	for k, e := range h.all {
+		if p := e.process; k.server == server.Name && p != nil && same(p.server, server) && p.serves() {
+			h.mu.Unlock()
+			return p.list(ctx)
+		}
+	}
+	if h.closed {
+		h.mu.Unlock()
+		return hostGone(causeDaemonStopped, "sbd stops")
+	}
+	e := h.entry(hostKey{"", server.Name}, server)
+	a := e.attempt
+	if a == nil && e.process == nil {
+		a = h.begin(e, nil, &operatorStart{ctx, o})
+	}
+	h.mu.Unlock()
+	if a == nil { // the one of another call has just answered
+		return nil
+	}
+	if err := wait(ctx, a.done); err != nil {
+		return err
+	}
+	return a.err
 }
 
 // count returns how many processes of servers there are, for the metrics.

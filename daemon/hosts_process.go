@@ -97,6 +97,13 @@ func (p *hostProcess) join(r *run, st *state, server grants.Server) bool {
 	return true
 }
 
+// serves reports whether the process has said what the server offers and goes on.
+func (p *hostProcess) serves() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.offers() != nil && p.stopping == "" && !p.mute
+}
+
 // use remembers that a run uses the process.
 func (p *hostProcess) use(r *run) {
 	p.mu.Lock()
@@ -515,7 +522,7 @@ var endedWords = map[string]string{
 
 // stopWords are the causes of a stop, for people.
 var stopWords = map[string]string{
-	causeServerIdle: "nobody uses it", causeServerSet: "it was changed", causeServerGone: "it was removed", causeServerRestart: "the operator restarted it",
+	causeServerIdle: "nobody uses it", causeServerListed: "it was asked what it offers", causeServerSet: "it was changed", causeServerGone: "it was removed", causeServerRestart: "the operator restarted it",
 	causeSecretChanged: "one of its secrets changed", causeSubjectChanged: "its subject changed", causeLocked: "the vault was locked",
 	causeDaemonStopped: "sbd stopped", causeServerKilled: "a policy stopped it",
 }

@@ -273,7 +273,6 @@ func (u useAs) tell(e *audit.Entry, _ verdict) {
 func (h *hosts) disclosure(st *state, subject string) string {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	apart := func(s grants.Subject) bool { return s.MinTier.Satisfies(grants.Bound) }
 	if subject != "" {
 		if s, ok := st.set.Subject(subject); ok && apart(s) {
 			return disclosedNo
@@ -287,6 +286,10 @@ func (h *hosts) disclosure(st *state, subject string) string {
 	}
 	return disclosedNo
 }
+
+// apart reports whether every run of a subject is kept from looking into processes
+// of the daemon's uid.
+func apart(s grants.Subject) bool { return s.MinTier.Satisfies(grants.Bound) }
 
 // launch starts the program, which knows nothing yet.
 func (h *hosts) launch(k hostKey, server grants.Server) (*hostProcess, error) {

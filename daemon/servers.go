@@ -12,6 +12,7 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/grants"
+	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
 )
 
@@ -59,9 +60,10 @@ func (s *state) loadServers(tx *vault.Tx) error {
 // call starts the new one.
 func (o operator) serverChange(ctx context.Context, st *state, server grants.Server) change {
 	d := o.d
-	kind := kindServerAdd
+	kind, another := kindServerAdd, false
 	if before, exists := st.servers[server.Name]; exists {
 		kind, server.Created = kindServerSet, before.Created
+		another = !same(before, server)
 	}
 	e := o.entry(ctx, kind)
 	e.Server = server.Name
@@ -74,9 +76,13 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 			}
 			return tx.Put(bucketServers, server.Name, row)
 		},
-		restrict: func(st *state) { delete(st.servers, server.Name) },
-		permit:   func(st *state) { st.servers[server.Name] = server },
-		after:    func() { d.hub.listChanged() },
+		restrict: func(st *state) {
+			if another { // nothing is run the old way any more
+				delete(st.servers, server.Name)
+			}
+		},
+		permit: func(st *state) { st.servers[server.Name] = server },
+		after:  func() { d.hub.listChanged() },
 	}
 }
 
@@ -85,7 +91,7 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 // changes of its own: see serverGrants.
 func (o operator) serverRemoval(ctx context.Context, st *state, name string) change {
 	d := o.d
-	forgotten := o.pinsRemoval(ctx, st.pinned(name))
+	forgotten := joined(o.pinsRemoval(ctx, st.pinned(name)), o.answersRemoval(ctx, st, name))
 	_, added := st.servers[name]
 	e := o.entry(ctx, kindServerRemove)
 	e.Server = name
@@ -100,12 +106,29 @@ func (o operator) serverRemoval(ctx context.Context, st *state, name string) cha
 		restrict: func(st *state) {
 			forgotten.restrict(st)
 			delete(st.servers, name)
-		},
-		after: func() {
 			d.offers.forget(name)
-			d.hub.listChanged()
 		},
+		permit: forgotten.permit,
+		after:  func() { d.hub.listChanged() },
 	}
+}
+
+// answersRemoval takes the standing approvals of calls to a server out of force.
+func (o operator) answersRemoval(ctx context.Context, st *state, name string) change {
+	var gone []consent
+	for _, c := range st.consents {
+		if c.key.server == name {
+			gone = append(gone, c)
+		}
+	}
+	slices.SortFunc(gone, func(a, b consent) int { return strings.Compare(a.id, b.id) })
+	var effects []*audit.Entry
+	for _, c := range gone {
+		e := c.entry(*o.entry(ctx, kindApprovalVoid))
+		e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.ApprovalDenied), causeServerGone
+		effects = append(effects, e)
+	}
+	return withdrawal(gone, effects)
 }
 
 // serverGrants returns the grants that name a server: call:NAME/ and what follows.
