@@ -128,7 +128,7 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	send := func(event *brokerv1.WatchResponse) error { return stream.Send(event) }
-	last := d.listed(r)
+	last, lastTools := d.listed(r), d.callables(r)
 	if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_Ready{Ready: &brokerv1.Ready{}}}); err != nil {
 		return err
 	}
@@ -161,6 +161,13 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 				}
 			}
 			last = now
+			tools := d.callables(r)
+			if !slices.Equal(lastTools, tools) {
+				if err := send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ServersChanged{ServersChanged: &brokerv1.ServersChanged{}}}); err != nil {
+					return err
+				}
+			}
+			lastTools = tools
 		}
 		for _, name := range updated {
 			c := grants.Capability{Action: grants.Read, Object: name}

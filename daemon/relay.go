@@ -63,6 +63,21 @@ func (d *Daemon) callableServers(r *run) []string {
 	return names
 }
 
+// callables are the tools of hosted servers that the run may call now, as they are.
+func (d *Daemon) callables(r *run) []string {
+	var all []string
+	for _, name := range d.state().hostedServers() {
+		tools, instructions := d.callableOf(r, name, d.hosts.offerOf(hostKey{r.subject, name}))
+		for _, p := range tools {
+			all = append(all, name+"/"+p.Tool+"\x00"+p.hash())
+		}
+		if len(tools) > 0 {
+			all = append(all, name+"/\x00"+instructions)
+		}
+	}
+	return all
+}
+
 // hostedServers are the names of the servers that the daemon has run, sorted. It
 // takes mu.
 func (s *state) hostedServers() []string {
