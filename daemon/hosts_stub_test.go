@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -12,8 +13,12 @@ import (
 	"sync"
 	"syscall"
 
+	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/frame"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/worker/client"
 )
 
 // stubHost is what this program does in the place of `sb-mcp host`: it has tools of
@@ -232,4 +237,26 @@ func (s *stub) call(c *hostv1.Call, args []byte) {
 			s.answer(id, piece, more, hostv1.End_END_OK)
 		}
 	}
+}
+
+// knocked says what becomes of this process on the sockets of a broker.
+func knocked(places string) string {
+	var at client.Places
+	if err := json.Unmarshal([]byte(places), &at); err != nil {
+		return err.Error()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), daemontest.Patience)
+	defer cancel()
+	said := []string{}
+	conn, err := client.Operator(ctx, at)
+	if err == nil {
+		_, err = operatorv1.NewOperatorServiceClient(conn).Status(ctx, &operatorv1.StatusRequest{})
+		conn.Close()
+	}
+	said = append(said, "operator "+outcome(err))
+	if conn, err = client.Broker(ctx, at); err == nil {
+		_, err = brokerv1.NewBrokerServiceClient(conn).OpenRun(ctx, daemontest.Claim("worker"))
+		conn.Close()
+	}
+	return strings.Join(append(said, "broker "+outcome(err)), ", ")
 }

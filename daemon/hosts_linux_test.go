@@ -22,7 +22,6 @@ import (
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
-	"subjectbroker/worker/client"
 )
 
 // hosting is a daemon whose servers are run by stubHost.
@@ -706,28 +705,6 @@ func TestHostedProcessesAreRefused(t *testing.T) {
 	equal(t, "from outside", knocked(string(args)), "operator ALLOWED, broker ALLOWED")
 	equal(t, "at the operator's", d.Since(after, "authz")[0].Cause, "OPERATOR_REFUSED")
 	equal(t, "at the broker's", d.Since(after, "run.open")[0].Cause, "HOSTED")
-}
-
-// knocked says what becomes of this process on the sockets of a broker.
-func knocked(places string) string {
-	var at client.Places
-	if err := json.Unmarshal([]byte(places), &at); err != nil {
-		return err.Error()
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), daemontest.Patience)
-	defer cancel()
-	said := []string{}
-	conn, err := client.Operator(ctx, at)
-	if err == nil {
-		_, err = operatorv1.NewOperatorServiceClient(conn).Status(ctx, &operatorv1.StatusRequest{})
-		conn.Close()
-	}
-	said = append(said, "operator "+outcome(err))
-	if conn, err = client.Broker(ctx, at); err == nil {
-		_, err = brokerv1.NewBrokerServiceClient(conn).OpenRun(ctx, daemontest.Claim("worker"))
-		conn.Close()
-	}
-	return strings.Join(append(said, "broker "+outcome(err)), ", ")
 }
 
 // Nothing of a server is left when sbd is killed.
