@@ -87,6 +87,30 @@ func protocolError(reason wire.Reason) *jsonrpc.Error {
 	return &jsonrpc.Error{Code: code, Message: string(reason) + ": " + sentence + " " + askAPerson}
 }
 
+// codeWaits is the code of an error that says that a person has to answer first.
+const codeWaits = -32001
+
+// waitsFor is the id of the request to a person that an error is about; empty: it is
+// about none.
+func waitsFor(err error) string {
+	if err == nil {
+		return ""
+	}
+	if e := wire.FromError(err); e.Reason == wire.ApprovalPending {
+		return e.Approval
+	}
+	return ""
+}
+
+// waitingError says that a person has to answer a request first. The same request
+// made again meets the answer.
+func waitingError(id string) *jsonrpc.Error {
+	return &jsonrpc.Error{
+		Code:    codeWaits,
+		Message: string(wire.ApprovalPending) + " id=" + id + ": " + sentences[wire.ApprovalPending] + " Ask the person who runs this agent to answer it, then make the same request again.",
+	}
+}
+
 // decision is the word that goes with a reason in a tool's result.
 func decision(reason wire.Reason) string {
 	switch reason {

@@ -112,6 +112,9 @@ func (s *shim) readResource(ctx context.Context, request *mcp.ReadResourceReques
 		return nil, protocolError(public(err))
 	}
 	content, release, err := scope.acquire(ctx, name)
+	if id := waitsFor(err); id != "" {
+		return nil, waitingError(id)
+	}
 	if err != nil {
 		return nil, protocolError(public(err))
 	}

@@ -366,3 +366,26 @@ func TestSDKClient(t *testing.T) {
 		t.Errorf("Serve: %v", err)
 	}
 }
+
+// What waits for a person says so with the id that the person sees, in words that
+// begin with it where there are only words.
+func TestReadWaitsForAPerson(t *testing.T) {
+	b := workertest.Start(t)
+	b.Put("plan", "text", []byte("the plan"))
+	b.Allow("worker", "plan")
+	b.OnAcquire(func(context.Context, string, string) error { return wire.Pending("abcdefghjk") })
+	c := start(t, b, "worker")
+	c.greet()
+	want := `{"decision":"pending","reasonCode":"APPROVAL_PENDING","resourceId":"plan","approvalId":"abcdefghjk"}`
+	if got, isError := c.call("read_resource", `{"resourceId":"plan"}`); got != want || !isError {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	want = `"error":{"code":-32001,"message":"APPROVAL_PENDING id=abcdefghjk: A person has not answered yet. `
+	if got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"sb://resource/plan"}}`); !strings.Contains(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	b.OnAcquire(nil)
+	if got, _ := c.call("read_resource", `{"resourceId":"plan"}`); !strings.Contains(got, "the plan") {
+		t.Errorf("afterwards it is %s", got)
+	}
+}

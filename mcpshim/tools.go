@@ -29,7 +29,7 @@ const (
 	explainInput  = `{"type":"object","properties":{"resourceId":{"type":"string","description":"Name of the resource."},"action":{"type":"string","description":"What would be done with it; read if left out.","default":"read"}},"required":["resourceId"],"additionalProperties":false}`
 
 	listOutput    = `{"type":"object","properties":{"resources":{"type":"array","items":{"type":"string"}},"reasonCode":{"type":"string"}},"required":["resources","reasonCode"],"additionalProperties":false}`
-	readOutput    = `{"type":"object","properties":{"decision":{"type":"string","enum":["allow","deny","pending","error"]},"reasonCode":{"type":"string"},"resourceId":{"type":"string"},"content":{"type":"string"},"encoding":{"type":"string","enum":["base64"]}},"required":["decision","reasonCode","resourceId"],"additionalProperties":false}`
+	readOutput    = `{"type":"object","properties":{"decision":{"type":"string","enum":["allow","deny","pending","error"]},"reasonCode":{"type":"string"},"resourceId":{"type":"string"},"content":{"type":"string"},"encoding":{"type":"string","enum":["base64"]},"approvalId":{"type":"string"}},"required":["decision","reasonCode","resourceId"],"additionalProperties":false}`
 	explainOutput = `{"type":"object","properties":{"decision":{"type":"string","enum":["allow","deny","pending","error"]},"reasonCode":{"type":"string"},"resourceId":{"type":"string"},"action":{"type":"string"}},"required":["decision","reasonCode","resourceId","action"],"additionalProperties":false}`
 	reportOutput  = `{"type":"object","properties":{"reasonCode":{"type":"string"},"version":{"type":"string"},"daemonVersion":{"type":"string"},"platform":{"type":"string"},"mcpRevision":{"type":"string"},"subjectId":{"type":"string"},"runId":{"type":"string"},"tier":{"type":"string"},"profileId":{"type":"string"},"keySource":{"type":"string"},"auditState":{"type":"string"},"covered":{"type":"array","items":{"type":"string"}},"notProvided":{"type":"array","items":{"type":"string"}}},"required":["reasonCode","version","platform","mcpRevision","subjectId","covered","notProvided"],"additionalProperties":false}`
 )
@@ -134,6 +134,7 @@ type readResult struct {
 	Decision   string      `json:"decision"`
 	ReasonCode wire.Reason `json:"reasonCode"`
 	ResourceID string      `json:"resourceId"`
+	ApprovalID string      `json:"approvalId,omitempty"` // of the request that waits for a person
 }
 
 func parseRead(arguments []strict.Member, _ string) (ask, bool) {
@@ -143,6 +144,9 @@ func parseRead(arguments []strict.Member, _ string) (ask, bool) {
 
 func (r readAsk) handle(ctx context.Context, scope scope) (answer, error) {
 	content, release, err := scope.acquire(ctx, r.name)
+	if id := waitsFor(err); id != "" {
+		return answer{value: readResult{decision(wire.ApprovalPending), wire.ApprovalPending, r.name, id}, denied: true}, nil
+	}
 	if err != nil {
 		return answer{}, err
 	}
