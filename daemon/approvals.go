@@ -497,19 +497,32 @@ func (d *Daemon) boundVoid(k cardKey, trusted bool) (cause string) {
 // gateRead asks a person for content that a run may have then, once for each answer.
 func (d *Daemon) gateRead(r *run, name string) func(context.Context, grants.Capability, verdict) (gateAnswer, error) {
 	return func(ctx context.Context, capability grants.Capability, v verdict) (gateAnswer, error) {
-		return d.gateOn(ctx, gateAsk{run: r, resource: name, capability: capability.String(), why: d.whyRead(r, v.grant)})
+		g := gateAsk{run: r, resource: name, capability: capability.String(), why: d.whyGated(r, v.grant, "")}
+		if d.approvals.waitRead(r) {
+			defer d.approvals.waitedRead(r)
+		} else {
+			g.wait = -1
+		}
+		return d.gateOn(ctx, g)
 	}
 }
 
-// whyRead says in words what asks for a person before a read.
-func (d *Daemon) whyRead(r *run, grant string) string {
+// whyGated says in words what wants a person before what the grants allow. tool is
+// that of a call, SERVER/tool, and empty for a read.
+func (d *Daemon) whyGated(r *run, grant, tool string) string {
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
 	if g, ok := st.set.Grant(grant); ok && g.RequireApproval {
-		return "the grant " + g.Pattern.String() + " is given with each approval"
+		return "the grant " + g.Pattern.String() + " needs an approval each time"
 	}
-	return "the profile " + r.profile.Name + " has a person approve what its tools do"
+	if declared, ok := st.set.Tool(tool); ok && declared.Gate {
+		return "the tool " + tool + " is declared with gate: always"
+	}
+	if r.profile.Name != "" {
+		return "the profile " + r.profile.Name + " has a person approve this (approval: " + r.profile.Approval.String() + ")"
+	}
+	return "a grant or a tool needs an approval"
 }
 
 // approvable reports whether anybody could answer a request: an operator of another

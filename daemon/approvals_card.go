@@ -22,6 +22,7 @@ const (
 	quietAfter         = 3           // refusals of the same request in quietSpan, after which nobody is asked
 	quietToolAfter     = 10          // refusals of whatever arguments of one tool, likewise
 	quietSpan          = time.Hour   //
+	maxWaitingReads    = 8           // of one run: the rest is told at once that a person has not answered
 	maxAskings         = 4096        // requests of which is remembered how often they were made
 	sweepCards         = time.Second // how often the clock is looked at
 	maxConsentLife     = 7 * 24 * time.Hour
@@ -140,6 +141,7 @@ type card struct {
 	arguments []byte // masked and escaped
 	cut       bool
 	discloses []disclosure
+	owner     *uint32 // whose the resource of a read is; nil: every operator's
 	pinState  string
 	scopes    []string
 	created   time.Time
@@ -158,8 +160,8 @@ type card struct {
 
 // disclosure is one thing that would be handed out, in words.
 type disclosure struct {
-	words    string
-	resource string // that the words name; empty: none
+	words string
+	owner *uint32 // whose the resource is that the words name; nil: every operator's
 }
 
 // over reports whether who asked is gone: the launch, or the run outside of any.
@@ -199,14 +201,36 @@ type approvals struct {
 	history  map[cardTopic]*askings
 	kept     int            // bytes of answers
 	held     map[string]int // uses of standing answers that are under way
+	reads    map[*run]int   // reads that wait
 	watchers map[*cardWatcher]struct{}
 	wakes    chan struct{} // capacity 1
 }
 
 func newApprovals() *approvals {
 	return &approvals{
-		cards: map[string]*card{}, byKey: map[cardKey]*card{}, history: map[cardTopic]*askings{}, held: map[string]int{},
+		cards: map[string]*card{}, byKey: map[cardKey]*card{}, history: map[cardTopic]*askings{}, held: map[string]int{}, reads: map[*run]int{},
 		watchers: map[*cardWatcher]struct{}{}, wakes: make(chan struct{}, 1),
+	}
+}
+
+// waitRead reports whether one more read of a run may wait: one that waits must not
+// hold up others on the connection.
+func (a *approvals) waitRead(r *run) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.reads[r] >= maxWaitingReads {
+		return false
+	}
+	a.reads[r]++
+	return true
+}
+
+// waitedRead ends the wait of a read.
+func (a *approvals) waitedRead(r *run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.reads[r]--; a.reads[r] <= 0 {
+		delete(a.reads, r)
 	}
 }
 

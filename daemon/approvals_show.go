@@ -30,7 +30,9 @@ func (d *Daemon) show(c *card, g *gateAsk) {
 	st := d.state()
 	c.scopes = []string{scopeOnce}
 	if g.resource != "" {
-		c.pinState = ""
+		st.mu.RLock()
+		c.owner = st.catalog[g.resource].owner
+		st.mu.RUnlock()
 		c.scopes = append(c.scopes, scopeUses, scopeSession, scopeUntil)
 		c.discloses = []disclosure{st.disclosesContent(g.resource, strings.HasPrefix(g.capability, grants.Use.String()+":"))}
 		return
@@ -52,7 +54,10 @@ func (d *Daemon) show(c *card, g *gateAsk) {
 		}
 	}()
 	for _, name := range server.Secrets() {
-		c.discloses = append(c.discloses, disclosure{"the use of " + name + " by the server " + g.server, name})
+		st.mu.RLock()
+		owner := st.catalog[name].owner
+		st.mu.RUnlock()
+		c.discloses = append(c.discloses, disclosure{"the use of " + name + " by the server " + g.server, owner})
 	}
 	c.arguments, c.cut = shownArguments(g.args, secrets)
 }
@@ -71,7 +76,7 @@ func (s *state) disclosesContent(name string, use bool) disclosure {
 	if use {
 		to = ") to a server that the agent calls"
 	}
-	return disclosure{words + to, name}
+	return disclosure{words + to, f.owner}
 }
 
 // secretsOf are the contents that a server has, so that they are not shown where an
@@ -124,6 +129,9 @@ func shownArguments(args []byte, secrets [][]byte) (shown []byte, cut bool) {
 	}
 	return out, true
 }
+
+// maxCredential is how much of a credential tells that it is one, in bytes.
+const maxCredential = 1 << 10
 
 // argumentWriter writes a value again, as a person may see it.
 type argumentWriter struct {
@@ -212,7 +220,8 @@ func (w *argumentWriter) text(s string) {
 
 // secret reports whether a text must not be shown.
 func (w *argumentWriter) secret(s string) bool {
-	if _, found := credential.Find([]byte(s)); found {
+	// Only what could be shown is looked at closely: texts may be long.
+	if _, found := credential.Find([]byte(s[:min(len(s), maxShown+maxCredential)])); found {
 		return true
 	}
 	for _, secret := range w.secrets {

@@ -114,7 +114,7 @@ func TestGatedRead(t *testing.T) {
 		strings.Join([]string{"pending", "worker", run.ID, "readme", "read:readme", "cooperative"}, " "))
 	equal(t, "how often it was asked", card.GetAsked(), 2)
 	equal(t, "what it discloses", strings.Join(card.GetDiscloses(), ";"), "the content of readme (text, 5 bytes, version 1) to the agent")
-	equal(t, "why", card.GetWhy(), "the grant read:readme is given with each approval")
+	equal(t, "why", card.GetWhy(), "the grant read:readme needs an approval each time")
 	equal(t, "how long it lives", card.GetExpires()-card.GetCreated(), (15 * time.Minute).Milliseconds())
 	equal(t, "status", d.Status().GetApprovals(), 1)
 	equal(t, "it can be answered", d.Status().GetApprovable(), true)

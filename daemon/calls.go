@@ -268,7 +268,7 @@ func (a *callAsk) follow(v *verdict) {
 func (a *callAsk) person(_ context.Context, capability grants.Capability, v verdict) (gateAnswer, error) {
 	g := gateAsk{
 		run: a.run, server: a.call.server, tool: a.call.tool, capability: capability.String(), args: a.call.args, argsDigest: a.digest,
-		pin: a.pin, why: "a grant or a profile wants a person to approve it", waiting: a.wait,
+		pin: a.pin, why: a.d.whyGated(a.run, v.grant, a.call.server+"/"+a.call.tool), waiting: a.wait,
 	}
 	if a.policy != nil {
 		g.policy = a.policy.Version()

@@ -21,22 +21,13 @@ const (
 )
 
 // sees reports whether a card exists for an operator: that of a personal resource is
-// its operator's alone. It takes state.mu.
-func (d *Daemon) sees(uid uint32) func(*card) bool {
-	st := d.state()
-	st.mu.RLock()
-	defer st.mu.RUnlock()
-	hidden := map[string]bool{}
-	for name, f := range st.catalog {
-		if hiddenFrom(uid, f.owner) {
-			hidden[name] = true
-		}
-	}
-	return func(c *card) bool { return !hidden[c.key.resource] }
+// its operator's alone.
+func sees(uid uint32) func(*card) bool {
+	return func(c *card) bool { return !hiddenFrom(uid, c.owner) }
 }
 
-// cardMessage is a card as an operator sees it. see is that of sees.
-func (a *approvals) cardMessage(c *card, hidden func(resource string) bool) *operatorv1.Approval {
+// cardMessage is a card as an operator sees it.
+func (a *approvals) cardMessage(c *card, uid uint32) *operatorv1.Approval {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := &operatorv1.Approval{
@@ -53,26 +44,21 @@ func (a *approvals) cardMessage(c *card, hidden func(resource string) bool) *ope
 		m.LaunchId = c.run.launch.id
 	}
 	for _, one := range c.discloses {
-		if one.resource == "" || !hidden(one.resource) {
+		if !hiddenFrom(uid, one.owner) {
 			m.Discloses = append(m.Discloses, one.words)
 		}
 	}
 	return m
 }
 
-// approvalMessages are cards as an operator sees them, without those that do not
+// messages are cards as an operator sees them, without those that do not
 // exist for them.
-func (d *Daemon) approvalMessages(uid uint32, cards []*card) []*operatorv1.Approval {
-	st := d.state()
-	hidden := func(name string) bool {
-		st.mu.RLock()
-		defer st.mu.RUnlock()
-		return st.hidden(uid, name)
-	}
+func (a *approvals) messages(uid uint32, cards []*card) []*operatorv1.Approval {
+	see := sees(uid)
 	var all []*operatorv1.Approval
 	for _, c := range cards {
-		if !hidden(c.key.resource) {
-			all = append(all, d.approvals.cardMessage(c, hidden))
+		if see(c) {
+			all = append(all, a.cardMessage(c, uid))
 		}
 	}
 	return all
@@ -89,7 +75,7 @@ func (o operator) ListApprovals(ctx context.Context, req *operatorv1.ListApprova
 	cards := slices.DeleteFunc(d.approvals.list(req.GetAll() || id != ""), func(c *card) bool {
 		return req.GetSubject() != "" && c.key.subject != req.GetSubject() || !strings.HasPrefix(c.id, id)
 	})
-	response := &operatorv1.ListApprovalsResponse{Approvals: d.approvalMessages(uid, cards)}
+	response := &operatorv1.ListApprovalsResponse{Approvals: d.approvals.messages(uid, cards)}
 	if id != "" {
 		return response, nil
 	}
@@ -111,7 +97,7 @@ func (o operator) WatchApprovals(_ *operatorv1.WatchApprovalsRequest, stream grp
 	w := d.approvals.watch()
 	defer d.approvals.unwatch(w)
 	send := func(cards []*card) error {
-		for _, m := range d.approvalMessages(uid, cards) {
+		for _, m := range d.approvals.messages(uid, cards) {
 			if err := stream.Send(&operatorv1.WatchApprovalsResponse{Approval: m}); err != nil {
 				return err
 			}
@@ -181,7 +167,7 @@ func (o operator) DecideApproval(ctx context.Context, req *operatorv1.DecideAppr
 		return nil, err
 	}
 	response := &operatorv1.DecideApprovalResponse{}
-	if messages := d.approvalMessages(uid, []*card{c}); len(messages) == 1 {
+	if messages := d.approvals.messages(uid, []*card{c}); len(messages) == 1 {
 		response.Approval = messages[0]
 	}
 	if stands != nil {
@@ -196,7 +182,7 @@ func (o operator) DecideApproval(ctx context.Context, req *operatorv1.DecideAppr
 // findCard finds the one request whose id starts with prefix; an empty prefix means
 // the only one that waits for an answer.
 func (d *Daemon) findCard(uid uint32, prefix string) (*card, error) {
-	see := d.sees(uid)
+	see := sees(uid)
 	var found []*card
 	for _, c := range d.approvals.list(true) {
 		switch {

@@ -52,7 +52,7 @@ func (o operator) Status(ctx context.Context, _ *operatorv1.StatusRequest) (*ope
 		s.Runs = append(s.Runs, r.message(uid))
 	}
 	s.Operators = d.doors.operators
-	s.Approvals, s.Approvable = d.approvals.pending(d.sees(uid)), d.approvable()
+	s.Approvals, s.Approvable = d.approvals.pending(sees(uid)), d.approvable()
 	s.Launches = d.launchMessages(uid, false)
 	return s, nil
 }
