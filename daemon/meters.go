@@ -255,7 +255,6 @@ func (m *meters) take(e meterEvent, policy *rules.Compiled, call rules.Call, let
 	s := t.session(e.launch, policy.LimitsVersion())
 	verdict := rules.Verdict{Outcome: rules.Blocked}
 	t.on(s, func(meter *rules.Meter) {
-		meter.Begin(e.at)
 		killed := meter.KilledBy
 		if killed == "" {
 			meter.KilledBy = t.killedBy
