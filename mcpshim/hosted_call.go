@@ -5,11 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"subjectbroker/mcpshim/canon"
@@ -105,25 +105,22 @@ func (c *hostedCall) readMeta(raw []byte) {
 	}
 }
 
-// divert takes a call of a hosted tool; what it returns makes the call and gives
-// the answer, nil where none is due. Nil: it is no such call.
-func (h *hosted) divert(m *strict.Message) func(ctx context.Context, tell func(line []byte)) func(*bufio.Writer) {
+// divert takes a call of a hosted tool. Nil: it is no such call.
+func (h *hosted) divert(m *strict.Message) handler {
 	c := h.parse(m)
 	if c == nil {
 		return nil
 	}
 	h.s.greeted.Store(true)
 	if c.bad != nil {
-		bad := c.bad
-		return func(context.Context, func([]byte)) func(*bufio.Writer) {
-			return failure(refusal{Code: int64(bad.Code), Message: bad.Text})
-		}
+		bad := refusal{Code: int64(c.bad.Code), Message: c.bad.Text}
+		return func(context.Context, func([]byte)) (func(*bufio.Writer), func()) { return failure(bad), nil }
 	}
-	return func(ctx context.Context, tell func(line []byte)) (answer func(*bufio.Writer)) {
+	return func(ctx context.Context, tell func(line []byte)) (answer func(*bufio.Writer), release func()) {
 		defer func() {
 			if recovered := recover(); recovered != nil {
 				h.s.once(wire.InternalError, panicText(recovered))
-				answer = failure(refusal{Code: -32603, Message: "internal error"})
+				answer, release = failure(refusal{Code: jsonrpc.CodeInternalError, Message: "internal error"}), nil
 			}
 		}()
 		ctx, cancel := context.WithCancel(ctx)
@@ -134,7 +131,7 @@ func (h *hosted) divert(m *strict.Message) func(ctx context.Context, tell func(l
 }
 
 // make makes a call.
-func (h *hosted) make(ctx context.Context, c *hostedCall, tell func(line []byte)) func(*bufio.Writer) {
+func (h *hosted) make(ctx context.Context, c *hostedCall, tell func(line []byte)) (answer func(*bufio.Writer), release func()) {
 	h.s.want()
 	progress := newProgress(c, tell)
 	relay, err := h.relay(ctx, c.server)
@@ -143,9 +140,20 @@ func (h *hosted) make(ctx context.Context, c *hostedCall, tell func(line []byte)
 		got, err = relay.Call(ctx, c.call)
 	}
 	progress.end()
+	if err != nil {
+		return c.unavailable(err), nil
+	}
+	return c.answer(got), func() {
+		got.Release()
+		if len(got.Object) >= largeContent {
+			h.s.trimmer.Reset(trimAfter)
+		}
+	}
+}
+
+// answer is what the client gets of a call that was judged.
+func (c *hostedCall) answer(got worker.RelayAnswer) func(*bufio.Writer) {
 	switch v := got.Verdict; {
-	case err != nil:
-		return c.unavailable(err)
 	case !v.Forward && v.Replay != nil && v.ReplayError:
 		return c.raw("error", v.Replay)
 	case !v.Forward && v.Replay != nil:
@@ -222,9 +230,6 @@ func (c *hostedCall) raw(kind string, object []byte) func(*bufio.Writer) {
 			return
 		}
 		out.Write(object)
-		if len(object) > largeContent {
-			defer debug.FreeOSMemory()
-		}
 	}
 }
 
@@ -272,7 +277,7 @@ type refusalData struct {
 func failure(r refusal) func(*bufio.Writer) {
 	encoded, err := json.Marshal(r)
 	if err != nil {
-		encoded = []byte(`{"code":-32603,"message":"internal error"}`)
+		encoded = []byte(`{"code":-32603,"message":"internal error"}`) // it always encodes
 	}
 	return func(out *bufio.Writer) {
 		out.WriteString(`"error":`)

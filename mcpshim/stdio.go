@@ -49,10 +49,9 @@ type stdio struct {
 	lines   *strict.LineReader
 	tickets *tickets
 	spoke   func() // called after each answer to a call; nil: nobody cares
-	// divert takes a call that is not for the SDK, and returns what makes it: that
-	// may tell the client lines meanwhile, and returns what writes the member result
-	// or error. Nil, or a divert that returns nil: the SDK gets it.
-	divert func(*strict.Message) func(ctx context.Context, tell func(line []byte)) func(*bufio.Writer)
+	// divert takes a call that is not for the SDK, and returns what makes it. Nil, or
+	// a divert that returns nil: the SDK gets it.
+	divert func(*strict.Message) handler
 
 	incoming chan *jsonrpc.Request
 	drained  chan struct{} // closed when nothing more will come
@@ -75,6 +74,11 @@ type stdio struct {
 	ending  bool  // nothing more is taken in
 	failed  error // the first error of writing
 }
+
+// handler makes a call that does not go to the SDK. It may tell the client lines
+// meanwhile, and returns what writes the member result or error of the answer, and
+// what is done afterwards, also when nobody wants the answer; nil for nothing.
+type handler func(ctx context.Context, tell func(line []byte)) (answer func(*bufio.Writer), release func())
 
 // call is one request that is not answered yet.
 type call struct {
@@ -169,7 +173,7 @@ func (s *stdio) take(line []byte) error {
 	case m.ID == nil:
 		return s.notify(m)
 	}
-	var handle func(context.Context, func([]byte)) func(*bufio.Writer)
+	var handle handler
 	if s.divert != nil {
 		handle = s.divert(m)
 	}
@@ -192,13 +196,13 @@ func (s *stdio) take(line []byte) error {
 
 // run makes a call that does not go to the SDK. The client does not hear of one
 // that it has cancelled.
-func (s *stdio) run(c *call, handle func(context.Context, func([]byte)) func(*bufio.Writer)) {
+func (s *stdio) run(c *call, handle handler) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.mu.Lock()
 	c.cancel = cancel
 	s.mu.Unlock()
 	go func() {
-		answer := handle(ctx, func(line []byte) {
+		answer, release := handle(ctx, func(line []byte) {
 			_ = s.writeLine(func(out *bufio.Writer) error { // the first error is kept
 				out.Write(line)
 				return out.WriteByte('\n')
@@ -211,6 +215,9 @@ func (s *stdio) run(c *call, handle func(context.Context, func([]byte)) func(*bu
 		delete(s.byID, string(c.theirs))
 		s.mu.Unlock()
 		defer s.answered(c)
+		if release != nil {
+			defer release()
+		}
 		if cancelled {
 			return
 		}

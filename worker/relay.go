@@ -22,6 +22,7 @@ const (
 	pieceSize     = 256 << 10 // bytes of one piece of arguments
 	maxMeta       = 64 << 10  // bytes of RelayCall.Meta
 	maxAnswer     = 65 << 20  // bytes of one answer of a hosted server
+	maxAnswers    = 130 << 20 // bytes of those that were not released, of all relays of one run
 	maxReplay     = 1 << 20   // bytes of an answer in a RelayOutcome
 	maxListed     = 448 << 10 // bytes of all that one Listed says: a request of the worker plane is no larger
 	maxTools      = 1024      // tools of one server
@@ -171,6 +172,10 @@ type RelayAnswer struct {
 	// EndTransport there is none: the server could not be reached.
 	End    RelayEnd
 	Object []byte
+	// Release gives back what Object takes of the room for answers: 130 MiB for all
+	// of a run. An answer for which there is none ends as if there was no answer.
+	// Nil together with an error, and to be called once where it is not.
+	Release func()
 }
 
 // Relay judges the messages of one client to one server. It ends with its run at
@@ -218,6 +223,7 @@ type RelayPending struct {
 	judged  bool
 	answer  []byte
 	end     RelayEnd
+	held    int // bytes of answer, taken from the room for answers
 
 	release func() // gives back what the call holds of the relay's limits
 }
@@ -413,7 +419,10 @@ func (r *Relay) ended(err error) error {
 func (r *Relay) forget(p *RelayPending) {
 	r.mu.Lock()
 	delete(r.waiting, p.id)
+	held := p.held
+	p.held = 0
 	r.mu.Unlock()
+	r.run.answers.give(held)
 	p.release()
 }
 
@@ -503,8 +512,11 @@ func (r *Relay) Call(ctx context.Context, call RelayCall) (RelayAnswer, error) {
 		return RelayAnswer{}, err
 	}
 	verdict, err := p.Verdict(ctx)
-	if err != nil || !verdict.Forward {
-		return RelayAnswer{Verdict: verdict}, err
+	if err != nil {
+		return RelayAnswer{}, err
+	}
+	if !verdict.Forward {
+		return RelayAnswer{Verdict: verdict, Release: func() {}}, nil
 	}
 	select {
 	case <-p.done:
@@ -519,8 +531,12 @@ func (r *Relay) Call(ctx context.Context, call RelayCall) (RelayAnswer, error) {
 		r.abandon(p)
 		return RelayAnswer{}, wire.FromError(ctx.Err())
 	}
+	r.mu.Lock()
+	held := p.held
+	p.held = 0 // Release gives it back
+	r.mu.Unlock()
 	r.forget(p)
-	return RelayAnswer{Verdict: verdict, End: p.end, Object: p.answer}, nil
+	return RelayAnswer{Verdict: verdict, End: p.end, Object: p.answer, Release: func() { r.run.answers.give(held) }}, nil
 }
 
 // Outcome tells the daemon how a call to a wrapped server ended, once for each
@@ -694,12 +710,18 @@ func (r *Relay) hearVerdict(v *brokerv1.RelayVerdict) {
 
 // hearAnswer collects the pieces of an answer. One beyond all bounds is none.
 func (r *Relay) hearAnswer(a *brokerv1.RelayAnswer) {
-	p := r.find(a.GetId())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.waiting[a.GetId()]
 	if p == nil || !p.judged || p.end != 0 {
 		return
 	}
-	p.answer = append(p.answer, a.GetPiece()...)
-	tooLong := len(p.answer) > maxAnswer
+	size := len(a.GetPiece())
+	tooLong := len(p.answer)+size > maxAnswer || !r.run.answers.fit(size, maxAnswers)
+	if !tooLong {
+		p.held += size
+		p.answer = append(p.answer, a.GetPiece()...)
+	}
 	if a.GetMore() && !tooLong {
 		return
 	}
@@ -709,6 +731,8 @@ func (r *Relay) hearAnswer(a *brokerv1.RelayAnswer) {
 	}
 	if p.end == EndTransport {
 		p.answer = nil
+		r.run.answers.give(p.held)
+		p.held = 0
 	}
 	close(p.done)
 }
@@ -757,6 +781,17 @@ func (b *budget) take(ctx context.Context, over <-chan struct{}, n int) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// fit takes n bytes of limit if they are there. It does not wait.
+func (b *budget) fit(n, limit int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.taken+n > limit {
+		return false
+	}
+	b.taken += n
+	return true
 }
 
 func (b *budget) give(n int) {

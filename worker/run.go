@@ -42,6 +42,7 @@ type Run struct {
 	end    func()
 
 	unjudged budget // arguments of calls, over all relays
+	answers  budget // answers of hosted servers, over all relays
 }
 
 // Resource is the name of something that the subject may read now.
