@@ -501,7 +501,7 @@ func (d *Daemon) reload() error {
 	}
 	st.mu.Lock()
 	st.set, st.catalog, st.names, st.ended, st.launches = fresh.set, fresh.catalog, fresh.names, fresh.ended, fresh.launches
-	st.servers, st.pins, st.consents = fresh.servers, fresh.pins, fresh.consents
+	st.servers, st.pins, st.policies, st.consents = fresh.servers, fresh.pins, fresh.policies, fresh.consents
 	st.mu.Unlock()
 	d.hub.listChanged()
 	return nil
