@@ -141,6 +141,14 @@ func (o operator) knownServer(name string) error {
 	return nil
 }
 
+// serversAdded is how many servers were added.
+func (d *Daemon) serversAdded() uint32 {
+	st := d.state()
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	return uint32(len(st.servers))
+}
+
 // untrustedServers are those with something that the operator has not trusted,
 // sorted: for status.
 func (d *Daemon) untrustedServers() []string {

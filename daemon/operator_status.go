@@ -54,6 +54,7 @@ func (o operator) Status(ctx context.Context, _ *operatorv1.StatusRequest) (*ope
 	s.Operators = d.doors.operators
 	s.Approvals, s.Approvable = d.approvals.pending(sees(uid)), d.approvable()
 	s.Launches = d.launchMessages(uid, false)
+	s.Servers, s.UntrustedServers = d.serversAdded(), d.untrustedServers()
 	return s, nil
 }
 

@@ -77,7 +77,10 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 			return tx.Put(bucketServers, server.Name, row)
 		},
 		restrict: func(st *state) {
-			if another { // nothing is run the old way any more
+			switch {
+			case kind == kindServerAdd: // what an agent said of one that it wrapped
+				d.offers.forget(server.Name)
+			case another: // nothing is run the old way any more
 				delete(st.servers, server.Name)
 			}
 		},
