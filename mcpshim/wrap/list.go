@@ -109,20 +109,23 @@ func (s *session) answerList(ctx context.Context, r *request, m *said) {
 	for _, tool := range tools {
 		seen[tool.name]++
 	}
-	shown := []string{}
+	shown, count := []string{}, 0
 	page := []byte{'['}
 	for _, tool := range tools {
-		if !allowed(tool.name) || seen[tool.name] > 1 { // of two with one name nobody knows which is meant
+		if !allowed(tool.name, seen[tool.name]) {
 			continue
 		}
 		if len(page) > 1 {
 			page = append(page, ',')
 		}
 		page = strict.Compact(page, tool.raw)
-		shown = append(shown, tool.name)
+		count++
+		if seen[tool.name] == 1 { // as in what is told to the daemon
+			shown = append(shown, tool.name)
+		}
 	}
 	s.listing.show(shown, r.cursor == nil)
-	if len(shown) < len(tools) {
+	if count < len(tools) {
 		m.line = m.with("result", withTools(members, append(page, ']')))
 	}
 	if s.finish(r) {
@@ -149,7 +152,7 @@ func withTools(members []canon.Member, tools []byte) []byte {
 
 // mayCall takes in a page and says what of it may be called. Once all pages are
 // there the daemon is told. Without a daemon nothing may be called.
-func (s *session) mayCall(ctx context.Context, r *request, tools []listed, next string) func(string) bool {
+func (s *session) mayCall(ctx context.Context, r *request, tools []listed, next string) func(name string, times int) bool {
 	complete := s.listing.collect(r.cursor, tools, next)
 	ctx, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
@@ -163,21 +166,22 @@ func (s *session) mayCall(ctx context.Context, r *request, tools []listed, next 
 		}
 	}
 	if err != nil {
-		return func(string) bool { return false }
+		return func(string, int) bool { return false }
 	}
 	return namesIn(offered)
 }
 
-// namesIn says what may be called of what the daemon offers.
-func namesIn(offered worker.RelayTools) func(string) bool {
+// namesIn says what may be called of what the daemon offers, and times how often the
+// server lists it: of two tools of one name nobody knows which was trusted.
+func namesIn(offered worker.RelayTools) func(name string, times int) bool {
 	if !offered.Trusted {
-		return func(string) bool { return true }
+		return func(string, int) bool { return true }
 	}
 	names := make(map[string]bool, len(offered.Tools))
 	for _, tool := range offered.Tools {
 		names[tool.Name] = true
 	}
-	return func(name string) bool { return names[name] }
+	return func(name string, times int) bool { return names[name] && times == 1 }
 }
 
 // collect takes in a page, and says whether it was the last one.
@@ -249,7 +253,7 @@ func (l *listing) show(names []string, first bool) {
 
 // outdated says whether the client was shown something else than it would be now,
 // and notes that it is going to be told.
-func (l *listing) outdated(allowed func(string) bool) bool {
+func (l *listing) outdated(allowed func(string, int) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.shown == nil || !l.complete {
@@ -257,7 +261,7 @@ func (l *listing) outdated(allowed func(string) bool) bool {
 	}
 	now := map[string]bool{}
 	for _, tool := range l.tools {
-		if allowed(tool.Name) {
+		if allowed(tool.Name, 1) {
 			now[tool.Name] = true
 		}
 	}
