@@ -68,6 +68,8 @@ type grammar struct {
 	Watch   watchCmd   `cmd:"" group:"look" help:"Watch runs and denials live, and act on them"`
 	Audit   auditCmd   `cmd:"" group:"look" help:"Read, verify and check the audit log"`
 
+	Approvals approvalsCmd `cmd:"" aliases:"approval" group:"look" help:"Answer what waits for a person"`
+
 	Key    keyCmd    `cmd:"" aliases:"keys" group:"keep" help:"Manage the keys that open the vault"`
 	Backup backupCmd `cmd:"" aliases:"backups" group:"keep" help:"Make, verify and list backups"`
 

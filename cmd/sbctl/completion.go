@@ -100,6 +100,8 @@ func (a *app) names(ctx context.Context) complete.Names {
 			return a.heldCapabilities(ctx, typed[0])
 		case sort == "id" && noun == "runs":
 			return a.runNames(ctx)
+		case sort == "id" && noun == "approvals", sort == "consent":
+			return a.approvalNames(ctx, sort == "consent")
 		case sort == "tier":
 			return tierCandidates(command)
 		case sort == "k" && noun == "audit":
