@@ -62,6 +62,8 @@ type grammar struct {
 	Import  importCmd  `cmd:"" group:"policy" help:"Take over policies, and seal values that stand in files in clear"`
 	Policy  policyCmd  `cmd:"" aliases:"policies" group:"policy" help:"Work on documents without a daemon"`
 
+	Server serverCmd `cmd:"" aliases:"servers" group:"policy" help:"Put MCP servers behind the broker, and trust what they offer"`
+
 	Why     whyCmd     `cmd:"" group:"look" help:"Explain the newest denial and how to mend it"`
 	Denials denialsCmd `cmd:"" aliases:"denial" group:"look" help:"List what was denied, grouped"`
 	Runs    runsCmd    `cmd:"" group:"look" help:"List, show and end runs"`

@@ -202,3 +202,16 @@ func strayIn(text string) string {
 	}
 	return ""
 }
+
+// Token says by what a variable or header of that name is taken for a secret in
+// clear; "" when it is not.
+func Token(key, text string) string {
+	if v := judgeSetting(key, text); v.token {
+		return v.why
+	}
+	return ""
+}
+
+// TokenWithin says what an argument or an address holds in clear; "" if nothing that
+// is recognised.
+func TokenWithin(text string) string { return strayIn(text) }

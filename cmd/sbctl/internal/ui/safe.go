@@ -54,7 +54,32 @@ func SafeText(text string) string {
 	return clean.String()
 }
 
-// plain says whether a terminal shows r and does nothing else about it.
-func plain(r rune) bool { return unicode.IsPrint(r) }
+// plain says whether a terminal shows r, so that a person sees it, and does nothing
+// else about it.
+func plain(r rune) bool { return unicode.IsPrint(r) && !unicode.In(r, unseen...) }
+
+// unseen are letters, marks and symbols that print as nothing: fillers, variation
+// selectors and an empty pattern of Braille. Text can be hidden in them.
+var unseen = []*unicode.RangeTable{
+	unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector,
+	{R16: []unicode.Range16{{Lo: 0x2800, Hi: 0x2800, Stride: 1}}},
+}
+
+// Hidden is how many characters of text do not show, line ends and tabs aside.
+func Hidden(text string) int {
+	n := 0
+	for i, r := range text {
+		if r == utf8.RuneError {
+			if _, size := utf8.DecodeRuneInString(text[i:]); size == 1 {
+				n++
+			}
+			continue
+		}
+		if r != '\n' && r != '\t' && !plain(r) {
+			n++
+		}
+	}
+	return n
+}
 
 func surrogates(r rune) (high, low rune) { return utf16.EncodeRune(r) }
