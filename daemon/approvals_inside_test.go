@@ -647,3 +647,86 @@ func TestConsentRow(t *testing.T) {
 		}
 	}
 }
+
+// A request about what is personal exists for nobody but its operator.
+func TestPersonalRequest(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	own := &peer.Peer{UID: k.doors.own}
+	theirs := grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{AuthInfo: own})
+	k.sessions.begin(own, "session", k.clock.read())
+	st := k.state()
+	st.mu.Lock()
+	st.catalog["diary"] = facts{kind: "text", version: 1, created: k.clock.now(), owner: &k.doors.own}
+	st.mu.Unlock()
+	k.must(k.op().CreateGrants(theirs, &operatorv1.CreateGrantsRequest{Subject: "worker", Capabilities: []string{"read:diary"}, RequireApproval: true}))
+	g := gateAsk{run: k.run, resource: "diary", capability: "read:diary", wait: -1}
+	id := k.gate(g).id
+	for ctx, want := range map[context.Context]int{k.ctx: 0, theirs: 1} {
+		list, err := k.op().ListApprovals(ctx, &operatorv1.ListApprovalsRequest{All: true})
+		k.must(list, err)
+		if len(list.GetApprovals()) != want || int(k.approvals.pending(sees(callerOf(ctx).UID))) != want {
+			t.Errorf("uid %d sees %d requests, want %d", callerOf(ctx).UID, len(list.GetApprovals()), want)
+		}
+		for _, prefix := range []string{"", id, id[:3]} {
+			if _, err := k.findCard(callerOf(ctx).UID, prefix); (err == nil) != (want == 1) {
+				t.Errorf("uid %d finds it by %q: %v", callerOf(ctx).UID, prefix, err)
+			}
+		}
+	}
+	k.must(k.op().DecideApproval(theirs, &operatorv1.DecideApprovalRequest{ApprovalId: id, Approve: true, Scope: scopeUses, Uses: 2}))
+	for ctx, want := range map[context.Context]int{k.ctx: 0, theirs: 1} {
+		list, err := k.op().ListApprovals(ctx, &operatorv1.ListApprovalsRequest{})
+		k.must(list, err)
+		if len(list.GetConsents()) != want {
+			t.Errorf("uid %d sees %d standing answers, want %d", callerOf(ctx).UID, len(list.GetConsents()), want)
+		}
+	}
+	if _, err := k.op().RevokeConsent(k.ctx, &operatorv1.RevokeConsentRequest{ConsentId: id}); err == nil {
+		t.Error("another operator takes the answer back")
+	}
+}
+
+// The answer counts at the moment when it is given: a session that ended after the
+// call came does not approve.
+func TestSessionEndsBeforeTheAnswer(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	own := &peer.Peer{UID: k.doors.own}
+	ctx := grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{AuthInfo: own})
+	for _, q := range []*operatorv1.DecideApprovalRequest{{Approve: true}, {Approve: true, Scope: scopeSession}} {
+		id := k.pending(`{}`)
+		q.ApprovalId = id
+		ctx := context.WithValue(ctx, askedKey{}, asked{row: fixed(always), req: q}) // as needUnary does for a call that it lets through
+		if _, err := k.op().DecideApproval(ctx, q); refusal(err).Reason != wire.AccessDenied {
+			t.Errorf("without a session: %v", err)
+		}
+		if again := k.pending(`{}`); again != id {
+			t.Error("it does not wait any more")
+		}
+		k.sessions.begin(own, "session", k.clock.read())
+		if _, err := k.op().DecideApproval(ctx, q); err != nil {
+			t.Errorf("with one: %v", err)
+		}
+		k.sessions.endAll()
+		k.call(k.ask(`{}`))
+	}
+}
+
+// A read that waits holds up no other: only so many of one run wait.
+func TestWaitingReadsAreBounded(t *testing.T) {
+	a, r := newApprovals(), &run{}
+	for range maxWaitingReads {
+		if !a.waitRead(r) {
+			t.Fatal("one of the first may not wait")
+		}
+	}
+	if a.waitRead(r) {
+		t.Error("one more may wait")
+	}
+	if !a.waitRead(&run{id: "another"}) {
+		t.Error("one of another run may not")
+	}
+	a.waitedRead(r)
+	if !a.waitRead(r) {
+		t.Error("none may wait although one has ended")
+	}
+}

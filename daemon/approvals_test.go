@@ -353,3 +353,44 @@ func TestRestartVoidsApprovals(t *testing.T) {
 	_, reason := decide(t, d, &operatorv1.DecideApprovalRequest{ApprovalId: id, Approve: true})
 	equal(t, "the first is nothing any more", reason, wire.InvalidArgument)
 }
+
+// A stream tells what is open, and then what becomes of it.
+func TestWatchApprovals(t *testing.T) {
+	d := startGated(t, daemontest.Options{ApprovalWait: impatient})
+	run := d.Open("worker")
+	first := pending(t, run, "readme")
+	ctx, cancel := context.WithTimeout(t.Context(), daemontest.Patience)
+	defer cancel()
+	before := d.Seq()
+	stream, err := d.Operator().WatchApprovals(ctx, &operatorv1.WatchApprovalsRequest{})
+	must(t, err)
+	next := func() string {
+		t.Helper()
+		event, err := stream.Recv()
+		must(t, err)
+		if event.GetApproval() == nil {
+			return "that is all"
+		}
+		return event.GetApproval().GetState() + " " + event.GetApproval().GetApprovalId()
+	}
+	until := func(want string) {
+		t.Helper()
+		for got := next(); got != want; got = next() { // changes coalesce, and waiting counts as one
+			if strings.HasPrefix(got, "settled") || strings.HasPrefix(got, "that") {
+				t.Fatalf("it says %q, want %q", got, want)
+			}
+		}
+	}
+	equal(t, "what is open", next(), "pending "+first)
+	equal(t, "then", next(), "that is all")
+	equal(t, "its one entry", words(d.Since(before)), "operator.watch allow ")
+	approve(t, d, first)
+	until("approved " + first)
+	equal(t, "the read", run.Refused("readme"), wire.Allowed)
+	until("settled " + first)
+	second := pending(t, run, "readme")
+	until("pending " + second)
+	_, reason := decide(t, d, &operatorv1.DecideApprovalRequest{ApprovalId: second})
+	equal(t, "denying", reason, wire.Allowed)
+	until("denied " + second)
+}
