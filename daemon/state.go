@@ -107,6 +107,9 @@ func (s *state) request(who asker, capability grants.Capability, at reading) gra
 		Tool: who.tool(capability.Action), Used: s.used,
 	}
 	q.Object = s.object(capability)
+	if capability.Action == grants.Call { // for what its tool requires
+		q.Resource = func(name string) grants.Object { return s.object(grants.Capability{Object: name}) }
+	}
 	at.judge(&q)
 	return q
 }

@@ -14,6 +14,8 @@ type Ceiling struct {
 	within  [actionCount][]requirement
 	caps    []Pattern // nil: not narrowed
 	own     []string  // built-in tools that the profile lists
+
+	approval Approval // of the profile
 }
 
 // requirement is one pattern that a tool requires.
@@ -28,7 +30,7 @@ type requirement struct {
 // those that p lists count, and what p lists but neither tools nor the shim has
 // adds nothing.
 func NewCeiling(p Profile, tools []Tool) *Ceiling {
-	c := &Ceiling{profile: p.Name, subject: p.Subject, caps: slices.Clone(p.Caps)}
+	c := &Ceiling{profile: p.Name, subject: p.Subject, caps: slices.Clone(p.Caps), approval: p.Approval}
 	for _, name := range p.Tools {
 		if IsBuiltin(name) {
 			c.own = append(c.own, name)
@@ -75,7 +77,7 @@ func (c *Ceiling) Covers(capability Capability) (ok bool, cause Cause) {
 	if c == nil {
 		return true, ""
 	}
-	_, cause = c.find(capability)
+	_, cause = c.find(Pattern{Action: capability.Action, Object: capability.Object})
 	return cause == "", cause
 }
 
@@ -83,18 +85,18 @@ func (c *Ceiling) Covers(capability Capability) (ok bool, cause Cause) {
 // it has them all.
 func (c *Ceiling) Lists(builtin string) bool { return c == nil || slices.Contains(c.own, builtin) }
 
-// find returns the requirement that capability is for, and why it is not covered
-// all the same. It does not allocate.
-func (c *Ceiling) find(capability Capability) (found *requirement, cause Cause) {
-	if int(capability.Action) >= actionCount {
+// find returns the requirement that all of q is for, and why it is not covered all
+// the same. It does not allocate.
+func (c *Ceiling) find(q Pattern) (found *requirement, cause Cause) {
+	if int(q.Action) >= actionCount {
 		return nil, CauseToolNotListed
 	}
-	narrowed := c.caps != nil && !matchesAny(c.caps, capability)
+	narrowed := c.caps != nil && !coveredByAny(c.caps, q)
 	cause = CauseToolNotListed
-	list := c.within[capability.Action]
+	list := c.within[q.Action]
 	for i := range list {
 		switch r := &list[i]; {
-		case !r.pattern.Matches(capability):
+		case !r.pattern.Covers(q):
 		case !narrowed || r.call:
 			return r, ""
 		case found == nil:
@@ -104,9 +106,9 @@ func (c *Ceiling) find(capability Capability) (found *requirement, cause Cause) 
 	return found, cause
 }
 
-func matchesAny(patterns []Pattern, c Capability) bool {
+func coveredByAny(patterns []Pattern, q Pattern) bool {
 	for _, p := range patterns {
-		if p.Matches(c) {
+		if p.Covers(q) {
 			return true
 		}
 	}

@@ -259,9 +259,13 @@ func TestCeilingAgainstModel(t *testing.T) {
 		for range 16 {
 			what := anyRequest(t).Capability
 			wantCause, wantGated := run.judge(what)
-			found, cause := c.find(what)
+			found, cause := c.find(Pattern{Action: what.Action, Object: what.Object})
 			if ok, again := c.Covers(what); cause != wantCause || again != cause || ok != (cause == "") {
 				t.Fatalf("%s: %q, Covers %v, %q, want %q, of %+v with %+v", what, cause, ok, again, wantCause, run.profile, run.tools)
+			}
+			q := anyPattern(t)
+			if _, cause := c.find(q); cause != run.judgeAll(q) {
+				t.Fatalf("%s: %q, want %q, of %+v with %+v", q, cause, run.judgeAll(q), run.profile, run.tools)
 			}
 			if cause == "" && found.gated != wantGated {
 				t.Fatalf("%s: gated %v, want %v, of %+v with %+v", what, found.gated, wantGated, run.profile, run.tools)

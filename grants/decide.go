@@ -20,6 +20,10 @@ type Request struct {
 	// capability.
 	Tool string
 
+	// Resource returns what is known of a resource that a tool requires. It is asked
+	// for calls of declared tools only. Nil: there are none.
+	Resource func(name string) Object
+
 	Now         time.Time     // wall clock; zero: not known, as if ClockBehind
 	BootID      string        // of the present boot; empty: not known
 	SinceBoot   time.Duration // boot clock, suspend included
@@ -48,7 +52,10 @@ type Object struct {
 // In order: the subject must be known, enabled and run at its minimum tier; the
 // ceiling of the run must cover what is asked for; no deny may match; a resource
 // must exist; an allow must match and hold; the resource must have content; and
-// if the charged grant or the profile wants approval, the outcome is pending.
+// if the charged grant or the profile wants approval, the outcome is pending. For a
+// call, everything that the tool declares to require must be allowed likewise, which
+// charges nothing; what the tool requires by a pattern costs a look at the subject's
+// denials.
 func Decide(set *Set, r *Request) Decision {
 	return evaluate(set, r, nil)
 }
@@ -82,11 +89,15 @@ func evaluate(set *Set, r *Request, t *trace) Decision {
 		return denied(cause, "")
 	}
 
-	j := judge{request: r, trace: t, gated: within != nil && within.gated}
+	j := judge{request: r, action: r.Capability.Action, object: r.Object, trace: t, gated: within != nil && within.gated}
 	if int(r.Capability.Action) < actionCount {
 		h.actions[r.Capability.Action].match(r.Capability.Object, &j)
 	}
-	return j.decide()
+	d := j.decide()
+	if r.Capability.Action == Call {
+		return set.judgeCall(h, r, d, t)
+	}
+	return d
 }
 
 // ceiling judges what the run can reach at most. It returns the requirement that
@@ -112,21 +123,20 @@ func (r *Request) ceiling(t *trace) (*requirement, Cause) {
 		}
 		return nil, CauseToolNotListed
 	}
-	found, cause := c.find(r.Capability)
-	switch cause {
-	case "":
+	found, cause := c.find(Pattern{Action: r.Capability.Action, Object: r.Capability.Object})
+	if cause == "" {
 		t.ceiling(Pass, found, "")
-	case CauseCapsNarrowed:
-		t.ceiling(Fail, found, ", but caps leave it out")
-	default:
-		t.ceiling(Fail, nil, "")
+	} else {
+		t.outside(found, cause)
 	}
 	return found, cause
 }
 
 // judge hears the grants that match, most specific first, and then decides.
 type judge struct {
-	request *Request
+	request *Request // what is known of the run and of time
+	action  Action   // that is judged…
+	object  Object   // …and what is known of its object
 	trace   *trace
 	gated   bool   // a person approves what the run's tools do
 	deny    *Grant // the first deny that stands
@@ -159,7 +169,7 @@ func (j *judge) hearDeny(g *Grant) {
 }
 
 func (j *judge) hearAllow(g *Grant) {
-	if j.request.secret() && g.Pattern.Prefix {
+	if j.secret() && g.Pattern.Prefix {
 		j.trace.grant(Skip, g, "a pattern with '*' never matches kind secret")
 		return
 	}
@@ -182,7 +192,7 @@ func (j *judge) hearAllow(g *Grant) {
 func (j *judge) holds(g *Grant) Cause {
 	r := j.request
 	switch {
-	case r.personal() && (g.GrantedBy == nil || *g.GrantedBy != r.Object.OwnerUID):
+	case j.personal() && (g.GrantedBy == nil || *g.GrantedBy != j.object.OwnerUID):
 		j.trace.grant(Fail, g, "the resource is personal, and another operator granted this")
 		return CausePersonal
 	case g.ended(r):
@@ -194,7 +204,7 @@ func (j *judge) holds(g *Grant) Cause {
 	case !r.Tier.Satisfies(g.Tier):
 		j.trace.tier(Fail, r.Tier, g.Tier, g.ID)
 		return CauseTierTooLow
-	case r.secret() && r.Capability.Action == Read && !g.Disclose:
+	case j.secret() && j.action == Read && !g.Disclose:
 		j.trace.grant(Fail, g, "reading kind secret needs a grant that discloses")
 		return CauseDisclosureNotGranted
 	}
@@ -202,28 +212,39 @@ func (j *judge) holds(g *Grant) Cause {
 }
 
 func (j *judge) decide() Decision {
-	r, resource := j.request, j.request.Capability.Action.NamesResource()
+	resource := j.action.NamesResource()
 	switch {
 	case j.deny != nil:
 		return denied(CauseExplicitDeny, j.deny.ID)
-	case resource && !r.Object.Exists:
+	case resource && !j.object.Exists:
 		j.trace.add(CheckResource, Fail, "no such resource", "")
 		return denied(CauseUnknownResource, "")
-	case j.allow == nil && j.near != nil:
-		return denied(j.miss, j.near.ID)
 	case j.allow == nil:
-		j.trace.add(CheckGrant, Fail, "no grant matches", "")
-		return denied(CauseNoGrant, "")
-	case resource && !r.Object.HasContent:
+		return j.unmet()
+	case resource && !j.object.HasContent:
 		j.trace.add(CheckResource, Fail, "nothing was put there yet", "")
 		return denied(CauseNoContent, j.allow.ID)
 	}
 	if resource {
 		j.trace.add(CheckResource, Pass, "the resource exists and has content", "")
 	}
+	return j.allowed()
+}
+
+// unmet is the decision when no allow holds.
+func (j *judge) unmet() Decision {
+	if j.near != nil {
+		return denied(j.miss, j.near.ID)
+	}
+	j.trace.add(CheckGrant, Fail, "no grant matches", "")
+	return denied(CauseNoGrant, "")
+}
+
+// allowed is the decision when an allow holds and nothing stands against it.
+func (j *judge) allowed() Decision {
 	d := Decision{
 		Outcome: Allowed, Reason: ReasonAllowed, GrantID: j.allow.ID,
-		Disclosed: r.secret() && r.Capability.Action == Read,
+		Disclosed: j.secret() && j.action == Read,
 		Limited:   j.allow.Uses != 0,
 	}
 	switch {
@@ -239,11 +260,7 @@ func (j *judge) decide() Decision {
 }
 
 // secret reports whether the object is content of kind secret.
-func (r *Request) secret() bool {
-	return r.Object.Secret && r.Capability.Action.NamesResource()
-}
+func (j *judge) secret() bool { return j.object.Secret && j.action.NamesResource() }
 
 // personal reports whether the object is content of one operator.
-func (r *Request) personal() bool {
-	return r.Object.Personal && r.Capability.Action.NamesResource()
-}
+func (j *judge) personal() bool { return j.object.Personal && j.action.NamesResource() }

@@ -72,7 +72,167 @@ func (run *modelRun) judge(c Capability) (cause Cause, gated bool) {
 	return cause, gated && cause == ""
 }
 
+// judgeAll is judge of all that a pattern names.
+func (run *modelRun) judgeAll(q Pattern) Cause {
+	if !q.Prefix {
+		cause, _ := run.judge(Capability{q.Action, q.Object})
+		return cause
+	}
+	covered := func(list []Pattern) bool {
+		return slices.ContainsFunc(list, func(p Pattern) bool { return modelCovers(p, q) })
+	}
+	for _, name := range run.profile.Tools {
+		list := BuiltinRequires(name)
+		if at := slices.IndexFunc(run.tools, func(t Tool) bool { return t.Name == name }); at >= 0 {
+			list = run.tools[at].Requires
+		}
+		switch {
+		case !covered(list):
+		case run.profile.Caps != nil && !covered(run.profile.Caps):
+			return CauseCapsNarrowed
+		default:
+			return ""
+		}
+	}
+	return CauseToolNotListed
+}
+
+// asks reports whether a person approves a call of a tool for the profile's sake.
+func (run *modelRun) asks(name string, now Tool) bool {
+	then := Tool{}
+	if at := slices.IndexFunc(run.tools, func(t Tool) bool { return t.Name == name }); at >= 0 && slices.Contains(run.profile.Tools, name) {
+		then = run.tools[at]
+	}
+	switch run.profile.Approval {
+	case ApprovalAlways:
+		return true
+	case ApprovalNever:
+		return then.Gate
+	default:
+		return then.Gate || then.Approval || now.Approval
+	}
+}
+
+// decide is the whole of it: what the grants say and, of a call, what its tool needs.
 func (m *model) decide(r *Request) Decision {
+	d := m.decideGrants(r)
+	at := slices.IndexFunc(m.tools, func(t Tool) bool { return t.Name == r.Capability.Object })
+	if r.Capability.Action != Call || d.Outcome == Denied {
+		return d
+	}
+	var tool Tool
+	if at >= 0 {
+		tool = m.tools[at]
+	}
+	var run *modelRun
+	if r.Ceiling != nil {
+		run = &m.runs[slices.IndexFunc(m.runs, func(run modelRun) bool { return run.ceiling == r.Ceiling })]
+	}
+	asks := tool.Gate || run != nil && run.asks(r.Capability.Object, tool)
+	for _, q := range tool.Requires {
+		if run != nil {
+			if cause := run.judgeAll(q); cause != "" {
+				return refused(cause, "")
+			}
+		}
+		need := *r
+		need.Capability, need.Tool, need.Object = Capability{q.Action, q.Object}, "", Object{}
+		if r.Resource != nil && !q.Prefix {
+			need.Object = r.Resource(q.Object)
+		}
+		var got Decision
+		if q.Prefix {
+			got = m.decidePattern(&need, q)
+		} else {
+			got = m.decideGrants(&need)
+		}
+		if got.Outcome == Denied {
+			return got
+		}
+		asks = asks || got.Outcome == Pending
+	}
+	if asks {
+		d.Outcome, d.Reason = Pending, ReasonApprovalPending
+	}
+	return d
+}
+
+// decidePattern says whether all that q names is allowed by one grant, and nothing of
+// it denied.
+func (m *model) decidePattern(r *Request, q Pattern) Decision {
+	var covering []Grant
+	for _, g := range m.grants {
+		if g.Subject == r.Subject && modelCovers(g.Pattern, q) {
+			covering = append(covering, g)
+		}
+	}
+	slices.SortFunc(covering, func(a, b Grant) int { return -cmp.Compare(modelLength(a), modelLength(b)) })
+	for _, g := range covering {
+		if g.Effect == Deny && !modelEnded(g, r) {
+			return refused(CauseExplicitDeny, g.ID)
+		}
+	}
+	denied := ""
+	for _, g := range m.grants {
+		if g.Subject == r.Subject && g.Effect == Deny && !modelEnded(g, r) && modelCovers(q, g.Pattern) && (denied == "" || g.ID < denied) {
+			denied = g.ID
+		}
+	}
+	if denied != "" {
+		return refused(CauseExplicitDeny, denied)
+	}
+	near := refused(CauseNoGrant, "")
+	for _, g := range covering {
+		var miss Cause
+		switch {
+		case g.Effect == Deny:
+			continue
+		case modelEnded(g, r):
+			miss = CauseGrantExpired
+		case g.Uses > 0 && r.Used(g.ID) >= g.Uses:
+			miss = CauseGrantExhausted
+		case !modelSatisfies(r.Tier, g.Tier):
+			miss = CauseTierTooLow
+		default:
+			d := allowed(g.ID)
+			if m.patternGated(r, q) || g.RequireApproval {
+				d.Outcome = Pending
+			}
+			return d
+		}
+		if near.Cause == CauseNoGrant {
+			near = refused(miss, g.ID)
+		}
+	}
+	return near
+}
+
+// patternGated reports whether a person approves all that gives the run what q names.
+func (m *model) patternGated(r *Request, q Pattern) bool {
+	if r.Ceiling == nil {
+		return false
+	}
+	run := m.runs[slices.IndexFunc(m.runs, func(run modelRun) bool { return run.ceiling == r.Ceiling })]
+	gated := true
+	for _, name := range run.profile.Tools {
+		t := Tool{Requires: BuiltinRequires(name)}
+		if at := slices.IndexFunc(run.tools, func(t Tool) bool { return t.Name == name }); at >= 0 {
+			t = run.tools[at]
+		}
+		if slices.ContainsFunc(t.Requires, func(p Pattern) bool { return modelCovers(p, q) }) {
+			gated = gated && (t.Gate || run.profile.Approval == ApprovalAlways || run.profile.Approval == ApprovalAuto && t.Approval)
+		}
+	}
+	return gated
+}
+
+func modelCovers(p, q Pattern) bool {
+	wide, star := strings.CutSuffix(p.String(), "*")
+	narrow, _ := strings.CutSuffix(q.String(), "*")
+	return star && strings.HasPrefix(narrow, wide) || p == q
+}
+
+func (m *model) decideGrants(r *Request) Decision {
 	at := slices.IndexFunc(m.subjects, func(s Subject) bool { return s.Name == r.Subject })
 	if at < 0 {
 		return refused(CauseUnknownSubject, "")
@@ -210,7 +370,13 @@ var (
 func anyPattern(t *rapid.T) Pattern {
 	p := Pattern{Action: rapid.SampledFrom(someActions).Draw(t, "action")}
 	if p.Prefix = rapid.Bool().Draw(t, "prefix"); p.Prefix {
-		p.Object = rapid.SampledFrom([]string{"", "d.", "d.e.", "x."}).Draw(t, "object")
+		objects := []string{"", "d.", "d.e.", "x."}
+		if p.Action == Call {
+			objects = []string{"", "d/", "d."}
+		}
+		p.Object = rapid.SampledFrom(objects).Draw(t, "object")
+	} else if p.Action == Call {
+		p.Object = rapid.SampledFrom(slices.Concat(someTools, someObjects)).Draw(t, "object")
 	} else {
 		p.Object = rapid.SampledFrom(someObjects).Draw(t, "object")
 	}
@@ -282,6 +448,10 @@ func anyGrant(t *rapid.T) Grant {
 
 func anyRequest(t *rapid.T) *Request {
 	used := rapid.Uint64Range(0, 2).Draw(t, "used")
+	other := Object{
+		Exists: rapid.IntRange(0, 5).Draw(t, "other exists") > 0, Secret: rapid.Bool().Draw(t, "other is secret"),
+		HasContent: rapid.IntRange(0, 5).Draw(t, "other has content") > 0,
+	}
 	return &Request{
 		Subject:    rapid.SampledFrom([]string{"a", "b", "nobody"}).Draw(t, "asks"),
 		Capability: Capability{rapid.SampledFrom(someActions).Draw(t, "to"), rapid.SampledFrom(slices.Concat(someObjects, someTools)).Draw(t, "what")},
@@ -296,6 +466,7 @@ func anyRequest(t *rapid.T) *Request {
 		SinceBoot:   time.Hour + time.Duration(rapid.IntRange(-1, 1).Draw(t, "since boot")),
 		ClockBehind: rapid.IntRange(0, 9).Draw(t, "behind") == 0,
 		Used:        func(string) uint64 { return used },
+		Resource:    func(string) Object { return other },
 	}
 }
 

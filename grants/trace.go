@@ -17,6 +17,7 @@ const (
 	CheckResource Check = "resource"
 	CheckGrant    Check = "grant"
 	CheckApproval Check = "approval"
+	CheckRequires Check = "requires" // what a tool that is called requires
 )
 
 // Result is what a step of a decision found.
@@ -78,6 +79,16 @@ func (t *trace) ceiling(result Result, found *requirement, rest string) {
 		t.add(CheckCeiling, result, "the profile lists "+found.tool+rest, "")
 	default:
 		t.add(CheckCeiling, result, found.tool+" requires "+found.pattern.String()+rest, "")
+	}
+}
+
+// outside tells why the ceiling does not cover what was asked for, which the tool
+// of found requires if it was caps that left it out.
+func (t *trace) outside(found *requirement, cause Cause) {
+	if cause == CauseCapsNarrowed {
+		t.ceiling(Fail, found, ", but caps leave it out")
+	} else {
+		t.ceiling(Fail, nil, "")
 	}
 }
 
