@@ -22,7 +22,7 @@ const (
 	maxHostPiece    = 256 << 10 // bytes in a piece of an answer, and of the arguments of a call
 	maxHostAnswer   = 65 << 20  // bytes in an answer
 	maxHostProgress = 64 << 10  // bytes in a notification
-	maxHostWords    = 16        // of its confinement
+	maxHostWords    = 16        // of what holds for it
 	maxHostCalls    = 1024      // open ones
 
 	hostPieces     = 8  // of an answer that wait for who asked
@@ -303,9 +303,7 @@ func (p *hostProcess) started(m *hostv1.Started) {
 	defer p.mu.Unlock()
 	p.confinement = nil
 	for _, word := range m.GetConfinement()[:min(len(m.GetConfinement()), maxHostWords)] {
-		if len(word) <= 32 && peer.Printable(word) == word {
-			p.confinement = append(p.confinement, word)
-		}
+		p.confinement = append(p.confinement, peer.Printable(word))
 	}
 }
 
