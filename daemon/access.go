@@ -301,8 +301,10 @@ func (s *state) needOfChange(current, want *policy.Document, c policy.Change) ne
 		return s.needOfGrants(c.Grant)
 	case policy.AServer, policy.APolicy:
 		return s.needOfPolicies(c)
+	case policy.ATool: // what is not declared has no gate and requires nothing
+		return whenRaised
 	}
-	// Profiles and tools, and whatever comes later: removing ends runs, the rest
+	// Profiles, and whatever comes later: removing ends runs, the rest
 	// may widen what they reach.
 	if c.Verb == policy.Remove {
 		return nothing

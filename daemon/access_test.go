@@ -295,6 +295,7 @@ func TestNeedOfChanges(t *testing.T) {
 		"a profile":              {[]policy.Change{{Verb: policy.Modify, What: policy.AProfile}}, whenRaised},
 		"a profile goes":         {[]policy.Change{{Verb: policy.Remove, What: policy.AProfile}}, nothing},
 		"a tool":                 {[]policy.Change{{Verb: policy.Add, What: policy.ATool}}, whenRaised},
+		"a tool goes":            {[]policy.Change{{Verb: policy.Remove, What: policy.ATool}}, whenRaised},
 		"the neediest of many":   {[]policy.Change{grant(policy.Remove, grants.Allow), grant(policy.Add, grants.Allow)}, whenRaised},
 		"what is not known here": {[]policy.Change{{Verb: policy.Add, What: "server"}}, whenRaised},
 	} {
