@@ -301,6 +301,7 @@ func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, loc
 
 // stop answers or refuses what is in flight and ends every run.
 func (d *Daemon) stop(servers ...*server) {
+	d.voidCards(causeStopped) // before the runs end by themselves
 	var done sync.WaitGroup
 	for _, s := range servers {
 		done.Go(s.stop)
