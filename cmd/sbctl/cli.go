@@ -60,7 +60,7 @@ type grammar struct {
 	Apply   applyCmd   `cmd:"" group:"policy" help:"Bring the broker to the state of a document"`
 	Export  exportCmd  `cmd:"" group:"policy" help:"Write the present state as a document"`
 	Import  importCmd  `cmd:"" group:"policy" help:"Take over policies, and seal values that stand in files in clear"`
-	Policy  policyCmd  `cmd:"" aliases:"policies" group:"policy" help:"Work on documents without a daemon"`
+	Policy  policyCmd  `cmd:"" aliases:"policies" group:"policy" help:"Test, suggest, list and remove policies around servers; check documents"`
 
 	Server serverCmd `cmd:"" aliases:"servers" group:"policy" help:"Put MCP servers behind the broker, and trust what they offer"`
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -9,27 +10,47 @@ import (
 )
 
 type policyCmd struct {
-	Lint policyLintCmd `cmd:"" help:"Check a document without a daemon"`
+	Lint    policyLintCmd    `cmd:"" help:"Check a document without a daemon"`
+	Test    policyTestCmd    `cmd:"" help:"Judge a call by a policy in a file, without a daemon"`
+	Suggest policySuggestCmd `cmd:"" help:"Write a strict policy from what was really called"`
+	List    policyListCmd    `cmd:"" default:"1" help:"List the policies around servers"`
+	Show    policyShowCmd    `cmd:"" help:"Show one policy and what it has counted"`
+	Reset   policyResetCmd   `cmd:"" help:"Set what a policy has counted to nothing"`
+	Rm      policyRmCmd      `cmd:"" help:"Remove a policy"`
 }
 
 // Help is the manual of policy.
 func (policyCmd) Help() string {
-	return `A document names resources, subjects, profiles, tools and grants; "apply" brings the
-broker to it, "export" writes it.`
+	return `A policy is the rules around one server for one subject: which tools may be called,
+with which arguments, how often, and where a person is asked. A grant says that the
+subject may call at all; a policy takes away from that and never adds. No policy
+means no limits.
+
+Policies are part of the document that "apply" brings the broker to, and that
+"export" writes; "import agent-brake" takes one over from that proxy.`
 }
 
+// Formats of a file with policies.
+const (
+	formatOwn        = ""
+	formatAgentBrake = "agent-brake"
+)
+
 type policyLintCmd struct {
-	File string `arg:"" help:"The document; - is standard input."`
+	File   string `arg:"" help:"The document; - is standard input."`
+	Format string `enum:",agent-brake" default:"" placeholder:"agent-brake" help:"agent-brake: it is a policy file of that proxy."`
 }
 
 // Help is the manual of policy lint.
 func (policyLintCmd) Help() string {
 	return `Reads the document with the parser of "apply". Everything that is wrong is
 listed with its line, and the exit code is 2; what is legal but likely not meant
-is a warning, and the exit code is 0.
+is a warning, and the exit code is 0. Wrong are, too, patterns that are none or
+take too long, rules that can never match, and tools that no rule leaves.
 
 Examples:
-  sbctl policy lint broker.yaml`
+  sbctl policy lint broker.yaml
+  sbctl policy lint agent-brake.yaml --format agent-brake`
 }
 
 type problemView struct {
@@ -45,7 +66,12 @@ func (c policyLintCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
-	warnings, err := policy.Lint(document, policy.Env{Now: a.now()})
+	var warnings []policy.Problem
+	if c.Format == formatAgentBrake {
+		_, warnings, err = policy.ImportAgentBrake(document, standInSubject, standInServer, policy.Env{Now: a.now()})
+	} else {
+		warnings, err = policy.Lint(document, policy.Env{Now: a.now()})
+	}
 	refused, isRefused := errors.AsType[*policy.Error](err)
 	if err != nil && !isRefused {
 		return fail(err, "%s", doing)
@@ -72,7 +98,22 @@ func (c policyLintCmd) Run(a *app) error {
 		return err
 	}
 	if isRefused {
-		return refuse(doing, "%v", refused)
+		return otherFormat(refuse(doing, "%v", refused), document, c.Format, "sbctl policy lint "+shellQuote(c.File)+" --format agent-brake")
 	}
 	return nil
+}
+
+// Whom a policy file of agent-brake is read for where nobody is named.
+const (
+	standInSubject = "subject"
+	standInServer  = "server"
+)
+
+// otherFormat adds to a refusal of a document the command that reads it as what it
+// seems to be.
+func otherFormat(f *failure, document []byte, format, command string) *failure {
+	if format == formatOwn && (bytes.Contains(document, []byte(`version: "3.0"`)) || bytes.Contains(document, []byte(`"version": "3.0"`))) {
+		return f.withHint("%s", command)
+	}
+	return f
 }
