@@ -26,7 +26,7 @@ type fakeAuth struct {
 }
 
 func newFakeAuth() *fakeAuth {
-	return &fakeAuth{sessions: map[uint64]bool{}, needs: []string{"CreateGrants", "GetSecret"}}
+	return &fakeAuth{sessions: map[uint64]bool{}, needs: []string{"CreateGrants", "GetSecret", "DecideApproval"}}
 }
 
 // connections numbers the connections of a fake's server.

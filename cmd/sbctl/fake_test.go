@@ -42,6 +42,7 @@ type fakeOperator struct {
 	follow    bool   // WatchEvents goes on after the last line
 	keys      *fakeKeys
 	auth      *fakeAuth
+	cards     *fakeCards
 	refusal   *wire.Error // what every call but Status answers
 	changed   chan struct{}
 }
@@ -77,6 +78,7 @@ func serveFake(home string) (*fakeOperator, func(), error) {
 	}
 	fake := &fakeOperator{
 		home: home, resources: map[string]*fakeResource{}, subjects: map[string]*operatorv1.Subject{}, keys: newFakeKeys(), auth: newFakeAuth(),
+		cards:   newFakeCards(),
 		changed: make(chan struct{}),
 	}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage), grpc.UnaryInterceptor(fake.refuse), grpc.StatsHandler(&connections{}))
@@ -118,6 +120,7 @@ func (f *fakeOperator) Status(context.Context, *operatorv1.StatusRequest) (*oper
 		Runs: f.runs, Launches: f.launches, MaxContent: wire.DefaultMaxContent, Platform: "linux/amd64",
 		Probes: []*operatorv1.Probe{{Name: "core dumps", Status: "ok", Summary: "off"}},
 		Slots:  f.keys.slots, RewrapLeft: f.keys.rewrap, HeadCause: f.keys.headCause, HeadSeq: f.keys.headSeq,
+		Approvals: uint32(len(f.cards.pending())), Approvable: len(f.auth.passphrase) > 0 || f.auth.uid,
 	}, nil
 }
 

@@ -167,6 +167,8 @@ func commands(more map[string]scriptCommand) map[string]scriptCommand {
 //	fake passphrase WORD   is the operator's
 //	fake wait MILLISECONDS must pass before the next try
 //	fake uid               the caller is an operator by itself
+//	fake approval ID SUBJECT SERVER TOOL [ARGUMENTS]
+//	fake consent ID SUBJECT SERVER TOOL
 func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
 	fake, ok := ts.Value("fake").(*fakeOperator)
 	if !ok || len(args) == 0 {
@@ -214,6 +216,10 @@ func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
 		fake.auth.wait = wait
 	case "uid":
 		fake.auth.uid = true
+	case "approval":
+		fake.cards.ask(fakeApproval(args[1:]...))
+	case "consent":
+		fake.cards.consents = append(fake.cards.consents, fakeConsent(args[1], args[2], args[3], args[4]))
 	case "clock":
 		fake.behind = true
 	default:

@@ -20,15 +20,21 @@ type watchCmd struct{}
 
 // Help is the manual of watch.
 func (watchCmd) Help() string {
-	return `A live screen of open runs and launches, denials and the newest entries.
-Keys that change something ask first.
+	return `A live screen of what waits for a person, open runs and launches, denials and the
+newest entries. Keys that change something ask first, and a request that waits is
+shown whole before it is approved. It works on a small screen, over ssh.
 
 Keys:
-  up, down, j, k    select             tab    the other list
-  g    grant what was denied, for an hour
-  d    deny it     x    disable the subject     e    end the run or launch
+  up, down, j, k    select             tab    the next list
+  a    approve what waits, once
+  g    approve it, and the same again, for an hour; grant what was denied, for an hour
+  d    refuse what waits; deny what was denied
+  x    disable the subject     e    end the run or launch
   u    give the operator's passphrase, or end the session that it opened
   r    ask again   q    leave
+
+Tools that are withheld because they are new or have changed, and servers that a
+policy has ended, wait for a person too: what to do about them is told, not done.
 
 The session is the screen's own and ends with it. A key that needs one asks for the
 passphrase when there is none.
@@ -88,6 +94,8 @@ const (
 	watchTick = time.Second
 	// watchSettle gathers a burst of events into one question to the daemon.
 	watchSettle = 100 * time.Millisecond
+	// watchAgain is when a stream that ended, while another goes on, is opened anew.
+	watchAgain = 5 * time.Second
 	// watchRecent is how many entries the screen remembers.
 	watchRecent = 100
 	// watchBack is how far back denials are shown.
@@ -102,8 +110,8 @@ func (a *app) watchScreen(ctx context.Context, events eventStream) error {
 	if err != nil {
 		return err
 	}
-	lines, ended := receive(ctx, events)
-	live := &liveScreen{app: a, terminal: terminal}
+	lines, ended := receive(ctx, events.Recv, (*operatorv1.WatchEventsResponse).GetLine)
+	live := &liveScreen{app: a, terminal: terminal, waitingRoom: newWaitingRoom()}
 	defer func() { _ = live.terminal.Close() }()
 	a.aside = live.aside
 	defer func() { a.aside = nil }()
@@ -129,6 +137,12 @@ func (a *app) watchScreen(ctx context.Context, events eventStream) error {
 		case line := <-lines:
 			live.remember(line)
 			settle.Reset(watchSettle)
+		case m := <-live.changes:
+			live.keep(m)
+			live.show()
+		case <-live.unfed:
+			live.fed = false
+			settle.Reset(watchAgain)
 		case <-settle.C:
 			if err := live.refresh(ctx); err != nil {
 				return err
@@ -150,17 +164,17 @@ func (a *app) watchScreen(ctx context.Context, events eventStream) error {
 
 // receive turns a stream into channels, so that one loop can wait for it and
 // for keys. Both sides end with ctx.
-func receive(ctx context.Context, events eventStream) (lines <-chan []byte, ended <-chan error) {
-	out, done := make(chan []byte), make(chan error, 1)
+func receive[M, V any](ctx context.Context, recv func() (M, error), value func(M) V) (values <-chan V, ended <-chan error) {
+	out, done := make(chan V), make(chan error, 1)
 	go func() {
 		for {
-			event, err := events.Recv()
+			event, err := recv()
 			if err != nil {
 				done <- err
 				return
 			}
 			select {
-			case out <- event.GetLine():
+			case out <- value(event):
 			case <-ctx.Done():
 				return
 			}
@@ -179,6 +193,8 @@ type liveScreen struct {
 	rests    time.Time                       // when the session ends unless a person acts; zero when not known
 	denials  []*operatorv1.DenialGroup
 	recent   []string
+
+	waitingRoom
 }
 
 // remember keeps the newest entries, and counts denials. Asking the daemon for
@@ -188,6 +204,7 @@ func (l *liveScreen) remember(line []byte) {
 	if err != nil || e.Kind == "operator.read" {
 		return // looking is no news
 	}
+	l.stale = l.stale || aboutServers(e.Kind)
 	l.recent = append(l.recent, e.line(l.app.out))
 	if len(l.recent) > watchRecent {
 		l.recent = l.recent[len(l.recent)-watchRecent:]
@@ -225,6 +242,7 @@ func (l *liveScreen) load(ctx context.Context) error {
 	} else {
 		l.denials = denials
 	}
+	l.stale = true
 	return l.refresh(ctx)
 }
 
@@ -244,6 +262,8 @@ func (l *liveScreen) refresh(ctx context.Context) error {
 	}
 	l.status = status
 	l.askOperator(ctx)
+	l.feed(ctx)
+	l.askServers(ctx)
 	l.show()
 	return nil
 }
@@ -263,6 +283,7 @@ func (l *liveScreen) show() {
 	case l.operator.GetPassphrase() && !l.operator.GetAuthenticated():
 		state.Title += ", no operator's session"
 	}
+	state.Items = l.items(now)
 	for _, p := range grouped(l.status.GetRuns(), l.status.GetLaunches()) {
 		line := screen.Run{ID: p.id(), Attested: p.attested(), Opened: ui.Relative(time.UnixMilli(p.opened()), now), Within: p.within}
 		if p.launch != nil {
@@ -319,6 +340,8 @@ func (l *liveScreen) do(ctx context.Context, action screen.Action) {
 	case screen.Disable:
 		enabled := false
 		_, err = call(ctx, l.app, "disabling", &operatorv1.SetSubjectRequest{Name: action.Subject, Enabled: &enabled}, operatorv1.OperatorServiceClient.SetSubject)
+	case screen.Approve, screen.ApproveHour, screen.Refuse:
+		err = l.decide(ctx, action)
 	case screen.Unlock:
 		err = l.unlock(ctx)
 	case screen.Lock:

@@ -3,10 +3,34 @@
 // touches a terminal, and only the caller talks to the daemon.
 //
 // It protects from slips: every key that changes something asks first, and
-// says what it will do. It shows nothing that was not made printable.
+// says what it will do. What is approved is shown whole before a yes counts, however
+// small the screen is. It shows nothing that was not made printable.
 package screen
 
 import "fmt"
+
+// Item is one line of the top pane: a request that waits for a person, or something
+// about a server that a person has to look at.
+type Item struct {
+	// ID is that of a request; empty for a server.
+	ID string
+	// Subject asks, or is kept from calling.
+	Subject string
+	// What is asked for: SERVER/tool or a capability; of a server, its name.
+	What string
+	// Text is the arguments of a request, or what is the matter with a server.
+	Text string
+	// Left is how long the request lives; empty for a server.
+	Left string
+	// Lines say everything about a request, one thing each.
+	Lines []string
+	// Digest stands for the arguments that Lines show.
+	Digest string
+	// Lasts says that an answer may hold for an hour.
+	Lasts bool
+	// Why says why an answer may not, or what to do about a server.
+	Why string
+}
 
 // Run is one line of the upper pane: a run, or a launch.
 type Run struct {
@@ -32,6 +56,8 @@ type Denial struct {
 type State struct {
 	// Title says which daemon it is and how it is.
 	Title string
+	// Items are what waits for a person, the most urgent first.
+	Items []Item
 	// Runs are the open launches and runs, each launch before its own.
 	Runs []Run
 	// Denials are groups of denials, newest first.
@@ -47,15 +73,18 @@ type Verb int
 
 // Verbs. The caller carries out everything but None.
 const (
-	None    Verb = iota
-	Quit         // leave
-	Refresh      // ask the daemon again
-	Deny         // deny Subject the Capability
-	Grant        // grant Subject the Capability for an hour
-	Disable      // disable Subject
-	End          // end the run or the launch
-	Unlock       // take the operator's passphrase and open a session
-	Lock         // end the operator's session
+	None        Verb = iota
+	Quit             // leave
+	Refresh          // ask the daemon again
+	Deny             // deny Subject the Capability
+	Grant            // grant Subject the Capability for an hour
+	Disable          // disable Subject
+	End              // end the run or the launch
+	Unlock           // take the operator's passphrase and open a session
+	Lock             // end the operator's session
+	Approve          // approve the request once
+	ApproveHour      // approve it and the same for an hour
+	Refuse           // refuse the request
 )
 
 // Action is a verb and what it is about.
@@ -64,6 +93,11 @@ type Action struct {
 	Subject, Capability, RunID string
 	// Launch says that RunID is that of a launch.
 	Launch bool
+	// ApprovalID is the request, and Digest what was shown of it.
+	ApprovalID, Digest string
+
+	what string   // that is asked for
+	card []string // that is shown with the question; nil: the question says it all
 }
 
 // Question is what the person is asked before the action is done.
@@ -82,6 +116,12 @@ func (a Action) Question() string {
 		return fmt.Sprintf("end run %s of %s?", a.RunID, a.Subject)
 	case Lock:
 		return "end the operator's session?"
+	case Approve:
+		return fmt.Sprintf("approve %s of %s once?", a.what, a.Subject)
+	case ApproveHour:
+		return fmt.Sprintf("approve %s of %s for an hour?", a.what, a.Subject)
+	case Refuse:
+		return fmt.Sprintf("refuse %s of %s?", a.what, a.Subject)
 	default:
 		return ""
 	}
@@ -99,12 +139,14 @@ const (
 	CtrlC  Key = "ctrl-c"
 )
 
-// pane is one of the two lists.
+// pane is one of the lists. From the last one goes on to the first: what waits for a
+// person is shown above the runs.
 type pane int
 
 const (
 	runsPane pane = iota
 	denialsPane
+	itemsPane
 	panes
 )
 
@@ -117,6 +159,14 @@ type Model struct {
 	focus   pane
 	cursors [panes]int
 	asked   *Action
+	touched bool // by a person
+
+	// Of the card that is shown with a question, as of the last View:
+	width int // that it was folded to
+	top   int // its first line on the screen
+	page  int // lines of it on the screen
+	rows  int // lines of it
+	seen  int // lines from the first one on that were on the screen
 }
 
 // Show replaces what the daemon said. The selection stays on the same thing
@@ -124,7 +174,15 @@ type Model struct {
 func (m *Model) Show(state State) {
 	run, hasRun := m.run()
 	denial, hasDenial := m.denial()
+	item, hasItem := m.item()
 	m.state = state
+	if hasItem {
+		for i, one := range state.Items {
+			if one.ID == item.ID && one.Subject == item.Subject && one.What == item.What {
+				m.cursors[itemsPane] = i
+			}
+		}
+	}
 	if hasRun {
 		for i, r := range state.Runs {
 			if r.ID == run.ID {
@@ -142,18 +200,20 @@ func (m *Model) Show(state State) {
 	for p := range m.cursors {
 		m.cursors[p] = max(0, min(m.cursors[p], m.length(pane(p))-1))
 	}
+	switch {
+	case m.focus == itemsPane && len(state.Items) == 0:
+		m.focus = runsPane // the pane is not shown
+	case !m.touched && len(state.Items) > 0:
+		m.focus = itemsPane
+	}
 }
 
 // Press says what a key means now.
 func (m *Model) Press(key Key) Action {
 	m.Message = ""
+	m.touched = true
 	if asked := m.asked; asked != nil {
-		m.asked = nil
-		if key == "y" || key == "Y" {
-			return *asked
-		}
-		m.Message = "nothing was changed"
-		return Action{}
+		return m.answer(*asked, key)
 	}
 	switch key {
 	case "q", CtrlC, Escape:
@@ -165,10 +225,22 @@ func (m *Model) Press(key Key) Action {
 	case Down, "j":
 		m.cursors[m.focus] = max(0, min(m.cursors[m.focus]+1, m.length(m.focus)-1))
 	case Tab:
-		m.focus = (m.focus + 1) % panes
+		if m.focus = (m.focus + 1) % panes; m.focus == itemsPane && len(m.state.Items) == 0 {
+			m.focus = runsPane
+		}
+	case "a":
+		m.ask(m.onItem(Approve))
 	case "d":
+		if m.focus == itemsPane {
+			m.ask(m.onItem(Refuse))
+			break
+		}
 		m.ask(m.onDenial(Deny))
 	case "g":
+		if m.focus == itemsPane {
+			m.ask(m.onItem(ApproveHour))
+			break
+		}
 		m.ask(m.onDenial(Grant))
 	case "x":
 		m.ask(m.onSubject())
@@ -184,12 +256,57 @@ func (m *Model) Press(key Key) Action {
 	return Action{}
 }
 
+// answer says what a key means while a question is open. A card is looked through
+// before a yes to it counts.
+func (m *Model) answer(asked Action, key Key) Action {
+	last := max(0, m.rows-m.page)
+	if asked.card != nil {
+		switch key {
+		case Down, "j":
+			m.top = min(m.top+1, last)
+			return Action{}
+		case Up, "k":
+			m.top = max(m.top-1, 0)
+			return Action{}
+		case "y", "Y":
+			if asked.Verb != Refuse && m.seen < m.rows {
+				m.top = min(m.seen, last)
+				m.Message = "there was more: see it first"
+				return Action{}
+			}
+		}
+	}
+	m.asked = nil
+	if key == "y" || key == "Y" {
+		return asked
+	}
+	m.Message = "nothing was changed"
+	return Action{}
+}
+
 func (m *Model) ask(action Action, why string) {
 	if action.Verb == None {
 		m.Message = why
 		return
 	}
 	m.asked = &action
+	m.top, m.page, m.seen, m.rows = 0, 0, 0, len(action.card)
+}
+
+// onItem is an answer to the selected request, wherever the cursor is.
+func (m *Model) onItem(verb Verb) (Action, string) {
+	item, ok := m.item()
+	switch {
+	case !ok:
+		return Action{}, "nothing waits for an answer"
+	case item.ID == "":
+		return Action{}, item.Why
+	case verb == ApproveHour && !item.Lasts:
+		return Action{}, item.Why
+	}
+	return Action{
+		Verb: verb, ApprovalID: item.ID, Digest: item.Digest, Subject: item.Subject, what: item.What, card: item.Lines,
+	}, ""
 }
 
 func (m *Model) onDenial(verb Verb) (Action, string) {
@@ -205,10 +322,14 @@ func (m *Model) onDenial(verb Verb) (Action, string) {
 
 func (m *Model) onSubject() (Action, string) {
 	subject := ""
-	if m.focus == denialsPane {
+	switch m.focus {
+	case itemsPane:
+		item, _ := m.item()
+		subject = item.Subject
+	case denialsPane:
 		denial, _ := m.denial()
 		subject = denial.Subject
-	} else {
+	default:
 		run, _ := m.run()
 		subject = run.Subject
 	}
@@ -240,9 +361,20 @@ func (m *Model) denial() (Denial, bool) {
 	return Denial{}, false
 }
 
-func (m *Model) length(p pane) int {
-	if p == runsPane {
-		return len(m.state.Runs)
+func (m *Model) item() (Item, bool) {
+	if at := m.cursors[itemsPane]; at < len(m.state.Items) {
+		return m.state.Items[at], true
 	}
-	return len(m.state.Denials)
+	return Item{}, false
+}
+
+func (m *Model) length(p pane) int {
+	switch p {
+	case runsPane:
+		return len(m.state.Runs)
+	case itemsPane:
+		return len(m.state.Items)
+	default:
+		return len(m.state.Denials)
+	}
 }

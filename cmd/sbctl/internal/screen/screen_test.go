@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 )
 
@@ -52,7 +53,7 @@ func TestKeys(t *testing.T) {
 		{"open a session", []Key{"u"}, Action{Verb: Unlock}},
 		{"unknown keys do nothing", []Key{"z", "?"}, Action{}},
 	} {
-		if diff := cmp.Diff(test.want, press(shown(), test.keys...)); diff != "" {
+		if diff := cmp.Diff(test.want, press(shown(), test.keys...), cmpopts.IgnoreUnexported(Action{})); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", test.name, diff)
 		}
 	}
@@ -136,10 +137,16 @@ func TestViewFits(t *testing.T) {
 		for range rapid.IntRange(0, 30).Draw(t, "denials") {
 			state.Denials = append(state.Denials, Denial{Subject: "s", Capability: rapid.String().Draw(t, "capability")})
 		}
+		for range rapid.IntRange(0, 5).Draw(t, "items") {
+			state.Items = append(state.Items, Item{
+				ID: rapid.SampledFrom([]string{"", "a"}).Draw(t, "id"), Subject: "s", What: rapid.String().Draw(t, "what"), Text: "\x1b[31mred\n", Left: "14m",
+				Lines: rapid.SliceOf(rapid.String()).Draw(t, "lines"), Lasts: true,
+			})
+		}
 		state.Recent = make([]string, rapid.IntRange(0, 30).Draw(t, "recent"))
 		m.Show(state)
 		for range rapid.IntRange(0, 10).Draw(t, "keys") {
-			m.Press(rapid.SampledFrom([]Key{Up, Down, Tab, "d", "x", "n"}).Draw(t, "key"))
+			m.Press(rapid.SampledFrom([]Key{Up, Down, Tab, "a", "d", "x", "n"}).Draw(t, "key"))
 		}
 		width, height := rapid.IntRange(0, 200).Draw(t, "width"), rapid.IntRange(1, 60).Draw(t, "height")
 		lines := m.View(width, height)
@@ -155,6 +162,175 @@ func TestViewFits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// waiting is a screen with two requests and a server above the rest.
+func waiting() *Model {
+	m := shown()
+	state := m.state
+	state.Items = []Item{
+		{ID: "one", Subject: "worker", What: "github/create_issue", Text: `{"title":"x"}`, Left: "14m", Digest: "d1", Lasts: true,
+			Lines: []string{"subject: worker", "what: github/create_issue", `arguments: {"title":"x"}`}},
+		{ID: "two", Subject: "other", What: "read:payroll", Left: "3m", Why: "only once", Lines: []string{"what: read:payroll"}},
+		{Subject: "coder", What: "github", Text: "killed by its policy", Why: "sbctl server restart github"},
+	}
+	m = &Model{}
+	m.Show(state)
+	return m
+}
+
+// Each key is pressed after the screen was drawn, as a person does.
+func draw(m *Model, width, height int, keys ...Key) (last Action) {
+	m.View(width, height)
+	for _, key := range keys {
+		last = m.Press(key)
+		m.View(width, height)
+	}
+	return last
+}
+
+func TestKeysOfWhatWaits(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		keys []Key
+		want Action
+		said string
+	}{
+		{"approve", []Key{"a", "y"}, Action{Verb: Approve, ApprovalID: "one", Digest: "d1", Subject: "worker"}, ""},
+		{"approve the second", []Key{"j", "a", "Y"}, Action{Verb: Approve, ApprovalID: "two", Subject: "other"}, ""},
+		{"for an hour", []Key{"g", "y"}, Action{Verb: ApproveHour, ApprovalID: "one", Digest: "d1", Subject: "worker"}, ""},
+		{"not for an hour", []Key{"j", "g", "y"}, Action{}, ""},
+		{"refuse", []Key{"d", "y"}, Action{Verb: Refuse, ApprovalID: "one", Digest: "d1", Subject: "worker"}, ""},
+		{"anything but y is a no", []Key{"a", "x"}, Action{}, "nothing was changed"},
+		{"enter is a no", []Key{"a", "q"}, Action{}, "nothing was changed"},
+		{"disable who asks", []Key{"x", "y"}, Action{Verb: Disable, Subject: "worker"}, ""},
+		{"disable whose server was killed", []Key{"j", "j", "x", "y"}, Action{Verb: Disable, Subject: "coder"}, ""},
+		{"a server is not approved by a key", []Key{"j", "j", "a"}, Action{}, "sbctl server restart github"},
+		{"nor for an hour", []Key{"j", "j", "g"}, Action{}, "sbctl server restart github"},
+		{"the other lists are below", []Key{Tab, "e", "y"}, Action{Verb: End, RunID: "aaa", Subject: "worker"}, ""},
+		{"and the keys mean there what they did", []Key{Tab, Tab, "g", "y"}, Action{Verb: Grant, Subject: "worker", Capability: "read:x"}, ""},
+		{"denials can be denied", []Key{Tab, Tab, "d", "y"}, Action{Verb: Deny, Subject: "worker", Capability: "read:x"}, ""},
+		{"round and round", []Key{Tab, Tab, Tab, "d", "y"}, Action{Verb: Refuse, ApprovalID: "one", Digest: "d1", Subject: "worker"}, ""},
+		{"a from wherever", []Key{Tab, "a", "y"}, Action{Verb: Approve, ApprovalID: "one", Digest: "d1", Subject: "worker"}, ""},
+	} {
+		m := waiting()
+		got := draw(m, 80, 24, test.keys...)
+		if diff := cmp.Diff(test.want, got, cmpopts.IgnoreUnexported(Action{})); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", test.name, diff)
+		}
+		if test.said != "" && m.Message != test.said {
+			t.Errorf("%s: said %q, want %q", test.name, m.Message, test.said)
+		}
+	}
+}
+
+// What is approved is on the screen with the question, and stays what it was when
+// something else takes its place.
+func TestApprovedIsWhatWasShown(t *testing.T) {
+	for _, size := range [][2]int{{80, 24}, {40, 24}, {40, 12}} {
+		m := waiting()
+		draw(m, size[0], size[1], "a")
+		view := strings.Join(m.View(size[0], size[1]), "")
+		for _, want := range []string{"worker", "github/create_issue", `{"title":"x"}`, "once? y/n"} {
+			if !strings.Contains(view, want) {
+				t.Errorf("%v: no %q in\n%s", size, want, view)
+			}
+		}
+		m.Show(State{Items: []Item{{ID: "evil", Subject: "evil", What: "bank/pay", Lines: []string{"a lot"}, Digest: "d9"}}})
+		if got := m.Press("y"); got.ApprovalID != "one" || got.Digest != "d1" {
+			t.Errorf("%v: y did %v", size, got)
+		}
+	}
+}
+
+// Nothing is approved by somebody who cannot have seen all of it.
+func TestLongArgumentsAreSeenFirst(t *testing.T) {
+	long := waiting()
+	state := long.state
+	state.Items[0].Lines = []string{"arguments: " + strings.Repeat("padding ", 200), "the end"}
+	m := &Model{}
+	m.Show(state)
+	if got := draw(m, 40, 20, "a", "y"); got.Verb != None {
+		t.Fatalf("approved before it was seen: %v", got)
+	}
+	if m.asked == nil {
+		t.Fatal("the question is gone")
+	}
+	pages := 0
+	for ; draw(m, 40, 20, "y").Verb == None; pages++ {
+		if m.asked == nil || pages > 100 {
+			t.Fatalf("no end after %d pages", pages)
+		}
+	}
+	if pages < 1 {
+		t.Errorf("%d pages", pages)
+	}
+	// The control: on a large screen it is one page, and refusing needs no reading.
+	m = &Model{}
+	m.Show(state)
+	if got := draw(m, 200, 60, "a", "y"); got.Verb != Approve {
+		t.Errorf("on a large screen y does %v", got)
+	}
+	m = &Model{}
+	m.Show(state)
+	if got := draw(m, 40, 20, "d", "y"); got.Verb != Refuse {
+		t.Errorf("refusing does %v", got)
+	}
+	// A screen that became wider has other lines.
+	m = &Model{}
+	m.Show(state)
+	draw(m, 10, 20, "a", "j", "j", "j")
+	if got := m.Press("y"); got.Verb != None {
+		t.Errorf("y does %v", got)
+	}
+	m.View(400, 5)
+	if m.seen > m.page {
+		t.Errorf("%d lines count as seen on a screen of %d", m.seen, m.page)
+	}
+}
+
+// A request that comes or goes does not move the selection or the list that keys are
+// about, once a person has begun.
+func TestWhatWaitsDoesNotMoveAFinger(t *testing.T) {
+	m := waiting()
+	state := m.state
+	draw(m, 80, 24, "j")
+	state.Items = append([]Item{{ID: "zero", Subject: "z"}}, state.Items...)
+	m.Show(state)
+	if got := draw(m, 80, 24, "d", "y"); got.ApprovalID != "two" {
+		t.Errorf("the selection went to %v", got)
+	}
+	m = shown()
+	m.Press("j")
+	m.Show(state)
+	if got := draw(m, 80, 24, "e", "y"); got.RunID != "bbb" {
+		t.Errorf("e does %v", got)
+	}
+	state.Items = nil
+	m = waiting()
+	m.Show(state)
+	if got := draw(m, 80, 24, "a", "y"); got.Verb != None || len(m.View(80, 24)) == 0 {
+		t.Errorf("a does %v when nothing waits", got)
+	}
+	if got := draw(m, 80, 24, "e", "y"); got.Verb != End {
+		t.Errorf("e does %v when nothing waits any more", got)
+	}
+}
+
+// A phone shows what is needed to decide: who, what, and the keys.
+func TestNarrowScreen(t *testing.T) {
+	for _, width := range []int{40, 80} {
+		lines := waiting().View(width, 24)
+		view := strings.Join(lines, "\n")
+		for _, want := range []string{"> worker", "github/create_issue", "14m", "killed by its policy", "a approve"} {
+			if !strings.Contains(view, want) {
+				t.Errorf("%d columns: no %q in\n%s", width, want, view)
+			}
+		}
+		if strings.HasSuffix(lines[len(lines)-1], "…") {
+			t.Errorf("%d columns: the keys do not fit: %s", width, lines[len(lines)-1])
+		}
+	}
 }
 
 func TestDecode(t *testing.T) {
