@@ -39,10 +39,18 @@ func (d *Daemon) followAdopted() {
 // start time and namespaces prove that it is the same one, for a namespace lives
 // as long as its first process. When nothing agrees the tree is certainly gone:
 // the launch then has no process to wait for. Anything between is unproven, and
-// its tree is nobody.
+// its tree is nobody. So is one whose pid counts in another pid namespace than
+// ours: what has that number here says nothing of it.
 func prove(row launchRow, boot string) *launch {
 	if boot == "" || boot != row.bootID {
 		return newLaunch(row, peer.Held{})
+	}
+	if row.seenFrom != (peer.Namespace{}) {
+		if here, err := peer.NamespacesOf(ownPID()); err != nil || here.PID != row.seenFrom {
+			l := newLaunch(row, peer.Held{})
+			l.unproven = true
+			return l
+		}
 	}
 	held, err := peer.Hold(row.pid)
 	if errors.Is(err, peer.ErrEnded) {

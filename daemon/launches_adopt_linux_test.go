@@ -31,6 +31,10 @@ func TestProve(t *testing.T) {
 	row := someLaunch
 	row.uid, row.pid, row.start, row.bootID, row.pidNS, row.userNS = held.UID, held.PID, held.Start, boot, ns.PID, ns.User
 	other := peer.Namespace{Dev: ns.PID.Dev, Ino: 1}
+	here, err := peer.NamespacesOf(ownPID())
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name   string
 		change func(*launchRow)
@@ -46,6 +50,10 @@ func TestProve(t *testing.T) {
 		{"another pid namespace", func(r *launchRow) { r.pidNS = other }, boot, "unproven"},
 		{"another user namespace", func(r *launchRow) { r.userNS = other }, boot, "unproven"},
 		{"no process", func(r *launchRow) { r.pid = 1 << 22 }, boot, "ended"},
+		{"seen from here", func(r *launchRow) { r.seenFrom = here.PID }, boot, "open"},
+		{"no process, seen from here", func(r *launchRow) { r.pid, r.seenFrom = 1<<22, here.PID }, boot, "ended"},
+		{"seen from elsewhere", func(r *launchRow) { r.seenFrom = other }, boot, "unproven"},
+		{"no process here, seen from elsewhere", func(r *launchRow) { r.pid, r.seenFrom = 1<<22, other }, boot, "unproven"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			changed := row
@@ -55,7 +63,8 @@ func TestProve(t *testing.T) {
 			if got := l.state(); got != c.want {
 				t.Errorf("it is %s, want %s", got, c.want)
 			}
-			if l.alive() != (c.want != "ended") {
+			elsewhere := changed.seenFrom == other
+			if l.alive() != (c.want != "ended" && !elsewhere) {
 				t.Errorf("a process is held: %v", l.alive())
 			}
 			ls := newLaunches()

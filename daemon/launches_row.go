@@ -19,7 +19,8 @@ import (
 //	 "pidNs":{"dev":…,"ino":…},"userNs":{…},                      the namespaces of that process
 //	 "command":…,"opened":…,"disclosed":[…],"noNet":…,"workspace":…,
 //	 "personal":[…],                                             which of the disclosed are the operator's own
-//	 "vouched":…}                                                whether who opened it was authenticated
+//	 "vouched":…,                                                whether who opened it was authenticated
+//	 "seenFrom":{…}}                                             sbd's own pid namespace, in which pid counts
 //
 // Times are RFC 3339 with nanoseconds, start is in clock ticks since boot. What
 // is empty is left out. A row is how a daemon that was started again knows a tree.
@@ -44,6 +45,7 @@ type launchRow struct {
 	workspace   string
 	personal    []string // those of disclosed that are personal, and so of uid's alone
 	vouched     bool     // an authenticated operator opened it, and not just any process of uid
+	seenFrom    peer.Namespace
 }
 
 // storedLaunch is its stored form.
@@ -67,12 +69,13 @@ type storedLaunch struct {
 	Workspace string         `json:"workspace,omitempty"`
 	Personal  []string       `json:"personal,omitempty"`
 	Vouched   bool           `json:"vouched,omitempty"`
+	SeenFrom  peer.Namespace `json:"seenFrom,omitzero"`
 }
 
 func encodeLaunch(l launchRow) ([]byte, error) {
 	return json.Marshal(storedLaunch{
 		1, l.id, l.subject, l.born.UTC(), l.profile, l.tier.String(), l.uid, l.pid, l.start, l.bootID, l.pidNS, l.userNS,
-		l.command, l.opened.UTC(), l.disclosed, l.noNet, l.workspace, l.personal, l.vouched,
+		l.command, l.opened.UTC(), l.disclosed, l.noNet, l.workspace, l.personal, l.vouched, l.seenFrom,
 	})
 }
 
@@ -92,7 +95,7 @@ func decodeLaunch(raw []byte) (launchRow, error) {
 	}
 	l := launchRow{
 		s.ID, s.Subject, s.Born, s.Profile, tier, s.UID, s.PID, s.Start, s.BootID, s.PIDNS, s.UserNS,
-		s.Command, s.Opened, s.Disclosed, s.NoNet, s.Workspace, s.Personal, s.Vouched,
+		s.Command, s.Opened, s.Disclosed, s.NoNet, s.Workspace, s.Personal, s.Vouched, s.SeenFrom,
 	}
 	if again, err := encodeLaunch(l); err != nil || !bytes.Equal(again, raw) {
 		return launchRow{}, fmt.Errorf("it is not what this version writes")

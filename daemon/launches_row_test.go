@@ -32,9 +32,9 @@ func TestLaunchRow(t *testing.T) {
 		t.Errorf("%v: read as %+v, want %+v", err, got, someLaunch)
 	}
 	vouched := someLaunch
-	vouched.vouched = true
+	vouched.vouched, vouched.seenFrom = true, peer.Namespace{Dev: 4, Ino: 4026531836}
 	raw, err = encodeLaunch(vouched)
-	if want := strings.TrimSuffix(golden, "}") + `,"vouched":true}`; err != nil || string(raw) != want {
+	if want := strings.TrimSuffix(golden, "}") + `,"vouched":true,"seenFrom":{"dev":4,"ino":4026531836}}`; err != nil || string(raw) != want {
 		t.Errorf("%v: it is stored as\n%s, want\n%s", err, raw, want)
 	}
 	if got, err := decodeLaunch(raw); err != nil || !reflect.DeepEqual(got, vouched) {

@@ -50,12 +50,16 @@ func (o operator) OpenLaunch(ctx context.Context, req *operatorv1.OpenLaunchRequ
 	if err != nil {
 		return nil, err
 	}
+	here, err := peer.NamespacesOf(ownPID())
+	if err != nil {
+		return nil, unsupported("namespaces that sbd may look at: %v", err)
+	}
 	at := d.clock.read()
 	l := newLaunch(launchRow{
 		id: grants.NewID(), subject: req.GetSubject(), profile: req.GetProfile(), tier: launchTier(req.GetSandbox()),
 		uid: held.UID, pid: held.PID, start: held.Start, bootID: at.bootID, pidNS: ns.PID, userNS: ns.User,
 		command: peer.Printable(req.GetCommand()), opened: d.clock.now().UTC(), disclosed: slices.Sorted(slices.Values(req.GetDisclose())),
-		noNet: req.GetNoNet(), workspace: workspace, vouched: d.authenticated(caller),
+		noNet: req.GetNoNet(), workspace: workspace, vouched: d.authenticated(caller), seenFrom: here.PID,
 	}, held)
 	opened := false
 	defer func() {
