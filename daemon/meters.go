@@ -171,12 +171,12 @@ func (ts tallies) apply(e *meterEvent, find findPolicy) {
 		s.meter = nil
 	}
 	s := t.session(e.launch, policy.LimitsVersion())
+	s.idle = e.at // whoever reads the log may not have seen what was opened before
 	t.on(s, func(m *rules.Meter) {
 		m.Begin(e.at)
 		switch e.what {
 		case meterOpen:
 			s.relays++
-			s.idle = e.at
 		case meterTake:
 			policy.Retake(m, e.tool, e.at, e.micros)
 		case meterDone:
@@ -253,6 +253,7 @@ func (m *meters) take(e meterEvent, policy *rules.Compiled, call rules.Call, let
 	}
 	t := m.live.of(e.subject, e.server)
 	s := t.session(e.launch, policy.LimitsVersion())
+	s.idle = e.at
 	verdict := rules.Verdict{Outcome: rules.Blocked}
 	t.on(s, func(meter *rules.Meter) {
 		killed := meter.KilledBy

@@ -20,7 +20,8 @@ import (
 //
 //	{"v":1,
 //	 "tallies":[{"subject":…,"server":…,"spent":…,"killedBy":…,            spent in millionths
-//	             "sessions":[{"launch":…,"limits":…,"idle":…,"meter":…}]}], meter: base64 of what package rules writes
+//	             "sessions":[{"launch":…,"limits":…,"idle":…,"meter":…}]}], meter: base64 of what package rules writes;
+//	                                                                     limits: empty when nothing was counted yet
 //	 "events":[{"what":…,"subject":…,"server":…,"launch":…,"tool":…,"at":…,
 //	            "micros":…,"end":…,"killedBy":…,"grant":…}]}                not counted yet: see recovery.marks
 //
@@ -70,14 +71,19 @@ func (m *meters) encode(now time.Time) []byte {
 		one := storedTally{Subject: k.subject, Server: k.server, Spent: t.spent, KilledBy: t.killedBy}
 		for _, launch := range slices.Sorted(maps.Keys(t.sessions)) {
 			s := t.sessions[launch]
-			if s.meter == nil {
+			stored := storedSession{Launch: launch, Limits: s.limits, Idle: s.idle.UnixMilli()}
+			if s.relays > 0 {
+				stored.Idle = now.UnixMilli()
+			}
+			switch {
+			case s.meter != nil:
+				stored.Meter = s.meter.Append(nil)
+			case s.relays > 0: // nothing was counted yet
+				stored.Limits, stored.Meter = "", (&rules.Meter{}).Append(nil)
+			default:
 				continue
 			}
-			idle := s.idle
-			if s.relays > 0 {
-				idle = now
-			}
-			one.Sessions = append(one.Sessions, storedSession{Launch: launch, Limits: s.limits, Idle: idle.UnixMilli(), Meter: s.meter.Append(nil)})
+			one.Sessions = append(one.Sessions, stored)
 		}
 		if one.Spent > 0 || one.KilledBy != "" || len(one.Sessions) > 0 {
 			row.Tallies = append(row.Tallies, one)

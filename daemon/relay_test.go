@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -135,7 +136,7 @@ func (r *relay) askMethod(method, tool, args string) uint64 {
 	err := r.stream.Send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: &brokerv1.RelayCall{
 		Id: r.id, Method: method, Tool: tool, Arguments: []byte(args),
 	}}})
-	if err != nil {
+	if err != nil && !errors.Is(err, io.EOF) { // the stream may be over: its verdict tells
 		r.t.Errorf("asking: %v", err)
 	}
 	return r.id
@@ -144,12 +145,19 @@ func (r *relay) askMethod(method, tool, args string) uint64 {
 // verdict waits for the judgement of a call.
 func (r *relay) verdict(id uint64) *brokerv1.RelayVerdict {
 	r.t.Helper()
+	v := r.judged(id)
+	if v == nil {
+		r.t.Fatalf("call %d: the stream ended: %s: %v", id, daemontest.Reason(r.err), r.err)
+	}
+	return v
+}
+
+// judged is the same, and nil when the stream ends before that.
+func (r *relay) judged(id uint64) *brokerv1.RelayVerdict {
+	r.t.Helper()
 	r.until(fmt.Sprintf("the verdict of call %d", id), func() bool { return r.verdicts[id] != nil || r.err != nil })
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.verdicts[id] == nil {
-		r.t.Fatalf("call %d: the stream ended: %s: %v", id, daemontest.Reason(r.err), r.err)
-	}
 	return r.verdicts[id]
 }
 
@@ -166,9 +174,13 @@ func (r *relay) call(tool, args string) *brokerv1.RelayVerdict {
 
 func (r *relay) end(id uint64, end brokerv1.RelayEnd) {
 	r.t.Helper()
-	if err := r.send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{Id: id, End: end, Delivered: true}}}); err != nil {
+	if err := r.send(outcomeOf(id, end)); err != nil {
 		r.t.Errorf("telling the end: %v", err)
 	}
+}
+
+func outcomeOf(id uint64, end brokerv1.RelayEnd) *brokerv1.RelayRequest {
+	return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{Id: id, End: end, Delivered: true}}}
 }
 
 // said is a verdict in a few words.
@@ -384,6 +396,58 @@ func TestLimitsSurvive(t *testing.T) {
 			meters := policyOf(t, d).GetMeters()
 			if len(meters) != 1 || meters[0].GetCalls() != 5 || meters[0].GetSpentMicros() != 50_000 {
 				t.Errorf("what was counted: %v", meters)
+			}
+		})
+	}
+}
+
+// Whenever the daemon dies, among calls or while the vault is written, what it goes
+// on with is what the log holds, and that is everything that it said.
+func TestCountersAreExactAfterACrash(t *testing.T) {
+	for _, audit := range []string{"strict", "grouped"} {
+		t.Run(audit, func(t *testing.T) {
+			d := daemontest.Launch(t, daemontest.Options{})
+			run := worker(t, d)
+			applyRules(t, d, policyDoc("audit: "+audit+", ", `{limits: {max_tool_calls: 1000000, budget: {max_cost: 1000000, cost_per_call: 0.000001}}}`))
+			var said atomic.Uint64
+			for round, life := range []time.Duration{200, 1100} { // the vault is written each second
+				var callers sync.WaitGroup
+				for range 4 {
+					r := relayOf(t, run, "srv")
+					callers.Go(func() {
+						for id := r.ask("ok", "{}"); ; id = r.ask("ok", "{}") {
+							v := r.judged(id)
+							if v == nil {
+								return
+							}
+							if v.GetForward() {
+								said.Add(1)
+							}
+							_ = r.send(outcomeOf(id, brokerv1.RelayEnd_RELAY_END_OK))
+						}
+					})
+				}
+				time.Sleep(life * time.Millisecond)
+				d.Kill()
+				callers.Wait()
+				d.Start()
+				run = d.Open("worker")
+				logged := uint64(0)
+				for _, e := range d.Entries("call") {
+					if e.Decision == "allow" {
+						logged++
+					}
+				}
+				meters := policyOf(t, d).GetMeters()
+				if len(meters) != 1 || meters[0].GetCalls() != logged || meters[0].GetSpentMicros() != logged {
+					t.Errorf("round %d: counted %v, in the log are %d", round, meters, logged)
+				}
+				if audit == "strict" && logged < said.Load() {
+					t.Errorf("round %d: %d calls were let pass, in the log are %d", round, said.Load(), logged)
+				}
+				if logged == 0 {
+					t.Errorf("round %d: nothing was called", round)
+				}
 			}
 		})
 	}
