@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"sb-mcp": main})
+	testscript.Main(m, map[string]func(){"sb-mcp": main, "stubserver": stubServer})
 }
 
 // TestScripts runs the transcripts in testdata, each with a broker of its own.

@@ -26,8 +26,7 @@ type ask struct {
 
 	telling sync.Mutex // held while the client is told of progress
 
-	before <-chan struct{} // closed when those before it are through
-	passed chan struct{}   // closed when it is through, or waits for a person
+	passed chan struct{} // closed when it is through, or waits for a person
 	pass   func()
 }
 
@@ -67,17 +66,15 @@ func (s *session) letGo(a *ask) {
 	s.mu.Unlock()
 }
 
-// judgeAll asks the daemon about one message after the other, and passes them on
-// in the same order; but who waits for a person holds up nobody.
+// judgeAll has one message after the other judged and passed on: the daemon counts
+// calls as it comes to them, and the first two are to be the two that a limit lets
+// through. But who waits for a person holds up nobody.
 func (s *session) judgeAll(ctx context.Context) {
-	through := make(chan struct{})
-	close(through)
-	var before <-chan struct{} = through
 	for {
 		select {
 		case a := <-s.queue:
-			a.before, before = before, a.passed
 			s.begin(a)
+			<-a.passed
 		case <-ctx.Done():
 			return
 		}
@@ -119,7 +116,6 @@ func (s *session) settle(a *ask, relay *worker.Relay, pending *worker.RelayPendi
 	a.cancel()
 	a.telling.Lock()   // no progress comes after the answer
 	a.telling.Unlock() //nolint:staticcheck // an empty section waits for whoever is inside
-	<-a.before
 	switch {
 	case err != nil:
 		s.refuse(a, unavailable(err))
