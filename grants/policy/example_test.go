@@ -81,6 +81,7 @@ func TestAnswersInThePolicyReference(t *testing.T) {
 		r := grants.Request{
 			Subject: "worker", Capability: capability, Tier: grants.Cooperative, Profile: row[2], Ceiling: ceiling,
 			Object: grants.Object{Exists: true, HasContent: true}, Now: noon,
+			Resource: func(string) grants.Object { return grants.Object{Exists: true, HasContent: true} },
 		}
 		decision := grants.Decide(set, &r)
 		said := map[grants.Outcome]string{grants.Allowed: "allowed", grants.Pending: "pending", grants.Denied: string(decision.Cause)}[decision.Outcome]

@@ -113,6 +113,7 @@ func (r *rulesReader) take(one rules.Policy) {
 		r.report(r.line(""), "the same subject and server as on line %d", first)
 		return
 	}
+	one = one.Canonical()
 	r.places[here] = r.line("")
 	r.places[place{APolicy, key.String(), "observeUntil"}] = r.line("observeUntil")
 	if r.document.Policies == nil {

@@ -44,7 +44,7 @@ func Compile(p Policy, resolve Resolver) (*Compiled, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	p = p.canonical()
+	p = p.Canonical()
 	c := &Compiled{
 		policy: p, version: p.Version(), limits: p.LimitsVersion(), resolve: resolve,
 		denied: setOf(p.Rules.Security.DeniedTools), allowed: setOf(p.Rules.Security.AllowedTools),

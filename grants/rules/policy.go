@@ -132,9 +132,9 @@ type Matcher struct {
 	Host   []string `json:"host,omitempty"`   // the value is a URL of one of these hosts; "*.example.com" for those below it
 }
 
-// canonical returns p in the one form in which it is stored, compared and judged:
+// Canonical returns p in the one form in which it is stored, compared and judged:
 // lists sorted that have no order, and no time zones.
-func (p *Policy) canonical() Policy {
+func (p *Policy) Canonical() Policy {
 	c := *p
 	c.Methods = sorted(p.Methods)
 	c.ObserveUntil, c.Created = p.ObserveUntil.UTC(), p.Created.UTC()
@@ -166,7 +166,7 @@ func sorted(list []string) []string { return slices.Sorted(slices.Values(list)) 
 // Version is the first 16 hex digits of the SHA-256 of what judges: the rules and
 // the methods.
 func (p *Policy) Version() string {
-	c := p.canonical()
+	c := p.Canonical()
 	return version(c.Methods, c.Rules)
 }
 

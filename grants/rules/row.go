@@ -29,7 +29,7 @@ func Encode(p Policy) ([]byte, error) {
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("encoding policy: %w", err)
 	}
-	return json.Marshal(row{rowVersion, p.canonical()})
+	return json.Marshal(row{rowVersion, p.Canonical()})
 }
 
 // Decode reads a row of [Encode] and nothing else: what would not be written byte for

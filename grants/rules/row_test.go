@@ -29,7 +29,7 @@ func TestRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(p.canonical(), got); diff != "" {
+	if diff := cmp.Diff(p.Canonical(), got); diff != "" {
 		t.Error(diff)
 	}
 	for name, raw := range map[string][]byte{
