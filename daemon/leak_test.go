@@ -80,12 +80,16 @@ func textFields(m protoreflect.MessageDescriptor, above []protoreflect.FieldDesc
 func set(m protoreflect.Message, path []protoreflect.FieldDescriptor, text string) {
 	field := path[0]
 	switch {
+	case len(path) > 1 && field.IsMap(): // of text to text
+		key, value := text, "value"
+		if path[1].Name() == "value" {
+			key, value = "KEY", text
+		}
+		m.Mutable(field).Map().Set(protoreflect.ValueOfString(key).MapKey(), protoreflect.ValueOfString(value))
 	case len(path) > 1 && field.IsList():
 		set(m.Mutable(field).List().AppendMutable().Message(), path[1:], text)
 	case len(path) > 1:
 		set(m.Mutable(field).Message(), path[1:], text)
-	case field.IsMap():
-		m.Mutable(field).Map().Set(protoreflect.ValueOfString(text).MapKey(), m.NewField(field).Map().NewValue())
 	case field.IsList():
 		m.Mutable(field).List().Append(textValue(field, text))
 	default:
