@@ -71,6 +71,8 @@ type grammar struct {
 	Audit   auditCmd   `cmd:"" group:"look" help:"Read, verify and check the audit log"`
 
 	Approvals approvalsCmd `cmd:"" aliases:"approval" group:"look" help:"Answer what waits for a person"`
+	Calls     callsCmd     `cmd:"" group:"look" help:"Look at calls of tools, and count them"`
+	Metrics   metricsCmd   `cmd:"" group:"look" help:"Print what can be counted, for Prometheus"`
 
 	Key    keyCmd    `cmd:"" aliases:"keys" group:"keep" help:"Manage the keys that open the vault"`
 	Backup backupCmd `cmd:"" aliases:"backups" group:"keep" help:"Make, verify and list backups"`

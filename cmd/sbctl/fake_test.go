@@ -488,7 +488,10 @@ func (f *fakeOperator) ReadAudit(q *operatorv1.ReadAuditRequest, stream grpc.Ser
 		f.mu.Unlock()
 		return wire.Deny(wire.VaultLocked)
 	}
-	lines := slices.Clone(f.lines)
+	lines := slices.DeleteFunc(slices.Clone(f.lines), func(line []byte) bool {
+		var e struct{ Kind string }
+		return strings.HasPrefix(q.GetKind(), "call") && json.Unmarshal(line, &e) == nil && e.Kind != q.GetKind()
+	})
 	f.mu.Unlock()
 	if last := int(q.GetLast()); last > 0 && len(lines) > last {
 		lines = lines[len(lines)-last:]
