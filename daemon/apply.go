@@ -82,6 +82,11 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 			_, endErr = d.endIneligible(c.GetName())
 		case c.GetWhat() == policy.AProfile && c.GetVerb() == policy.Remove:
 			endErr = d.endProfile(c.GetName())
+		case c.GetWhat() == policy.AServer:
+			d.hosts.review() // ends the processes of what it was before
+			if c.GetVerb() == policy.Remove && err == nil {
+				d.hosts.logs.forget(c.GetName())
+			}
 		}
 		err = errors.Join(err, endErr)
 	}
