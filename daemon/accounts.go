@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -173,9 +174,9 @@ func (d *Daemon) account(ctx context.Context, full string, outcome error) error 
 type account struct {
 	method  string
 	peer    *peer.Peer
-	unknown bool // there is no such method
-	done    bool
-	share   share // what its answer holds
+	unknown bool        // there is no such method
+	done    atomic.Bool // set also by calls of one stream at once
+	share   share       // what its answer holds
 }
 
 type accountKey struct{}
@@ -184,13 +185,13 @@ type accountKey struct{}
 // is over budget and counted.
 func accountFor(ctx context.Context) {
 	if a, ok := ctx.Value(accountKey{}).(*account); ok {
-		a.done = true
+		a.done.Store(true)
 	}
 }
 
 func accounted(ctx context.Context) bool {
 	a, ok := ctx.Value(accountKey{}).(*account)
-	return ok && a.done
+	return ok && a.done.Load()
 }
 
 // flag records a call that no handler saw, within its peer's budget.

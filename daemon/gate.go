@@ -118,7 +118,7 @@ func (g *gate) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		return
 	}
 	a, ok := ctx.Value(accountKey{}).(*account)
-	if !ok || a.done || a.peer == nil || !a.unknown && exempt(a.method) {
+	if !ok || a.done.Load() || a.peer == nil || !a.unknown && exempt(a.method) {
 		return
 	}
 	g.d.flag(a)

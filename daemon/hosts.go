@@ -21,7 +21,7 @@ import (
 // Times in the life of the processes of servers.
 const (
 	hostStartLimit = 60 * time.Second       // from its start until a server has said what it offers
-	hostGrace      = 5 * time.Second        // between the end of the last run that used it and its own
+	hostGrace      = 2 * time.Second        // between the end of the last run that used it and its own
 	hostStopGrace  = 2 * time.Second        // for calls that are open when it is told to stop
 	hostHardGrace  = 500 * time.Millisecond // the same, when the daemon stops or the vault is locked
 	hostFirstPause = time.Second            // between a death and the next start
@@ -55,6 +55,7 @@ type hostKey struct{ subject, server string }
 type host struct {
 	key      hostKey
 	server   grants.Server // that the rest is about
+	born     time.Time     // when the subject was created that it is about
 	process  *hostProcess
 	attempt  *hostAttempt
 	killed   string // policy that stopped it until RestartServer; empty: none did
@@ -227,7 +228,7 @@ func (h *hosts) ensure(ctx context.Context, r *run, name string) (*hostProcess, 
 			return nil, hostRefusal(causeNoServer, "there is none of that name")
 		}
 		if err := h.mayUse(r, server); err != nil {
-			h.failed(k, server, err)
+			h.failed(k, server, r.born, err)
 			return nil, err
 		}
 		p, again, err := h.step(ctx, k, r, server)
@@ -262,7 +263,7 @@ func secretDenied(subject, name string, cause grants.Cause) error {
 // has to happen before, or starts one. With again there is more to do.
 func (h *hosts) step(ctx context.Context, k hostKey, r *run, server grants.Server) (p *hostProcess, again bool, err error) {
 	h.mu.Lock()
-	e := h.entry(k, server)
+	e := h.entry(k, server, r.born)
 	switch {
 	case h.closed:
 		h.mu.Unlock()
@@ -318,18 +319,31 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// entry is what is known of k, as long as it is about the same server. The caller
-// holds mu.
-func (h *hosts) entry(k hostKey, server grants.Server) *host {
+// entry is what is known of k, as long as it is about the same server and the same
+// subject: later ones of their names inherit nothing. The caller holds mu.
+func (h *hosts) entry(k hostKey, server grants.Server, born time.Time) *host {
 	e, ok := h.all[k]
 	switch {
-	case !ok, !e.server.Created.Equal(server.Created) && e.process == nil && e.attempt == nil:
-		e = &host{key: k, server: server}
+	case !ok, e.process == nil && e.attempt == nil && !e.about(server, born):
+		e = &host{key: k, server: server, born: born}
 		h.all[k] = e
 	case !same(e.server, server) && e.process == nil && e.attempt == nil: // what was learnt of another command
 		e.server, e.loose, e.failures, e.retry, e.cause = server, false, 0, time.Time{}, ""
 	}
 	return e
+}
+
+// about reports whether what is known is about these.
+func (e *host) about(server grants.Server, born time.Time) bool {
+	return e.server.Created.Equal(server.Created) && e.born.Equal(born)
+}
+
+// born is when a subject was created; zero: there is none. It takes mu.
+func (s *state) born(subject string) time.Time {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	found, _ := s.set.Subject(subject)
+	return found.Created
 }
 
 // same reports whether two servers are run the same way.
@@ -339,11 +353,16 @@ func same(a, b grants.Server) bool {
 }
 
 // failed remembers why there is no process, for the operator.
-func (h *hosts) failed(k hostKey, server grants.Server, err error) {
+func (h *hosts) failed(k hostKey, server grants.Server, born time.Time, err error) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if e := h.entry(k, server); e.process == nil {
+	e := h.entry(k, server, born)
+	running := e.process != nil
+	if !running {
 		e.cause = wordsOf(err)
+	}
+	h.mu.Unlock()
+	if running { // what it was entitled by may have run out
+		h.review()
 	}
 }
 
@@ -448,12 +467,14 @@ func (h *hosts) note(e audit.Entry) {
 // killByPolicy stops the process of k, which nothing starts again until
 // RestartServer. policy is the policy's name.
 func (h *hosts) killByPolicy(k hostKey, policy string) {
-	server, ok := h.d.state().server(k.server)
+	st := h.d.state()
+	server, ok := st.server(k.server)
 	if !ok {
 		return
 	}
+	born := st.born(k.subject)
 	h.mu.Lock()
-	e := h.entry(k, server)
+	e := h.entry(k, server, born)
 	before := e.killed
 	e.killed, e.cause = policy, "stopped by "+policy+" until it is restarted"
 	if e.process != nil {
@@ -504,8 +525,8 @@ func (h *hosts) review() {
 		gone := !ok || !e.server.Created.Equal(server.Created)
 		switch {
 		case e.process == nil:
-			if gone && e.attempt == nil && st.open {
-				delete(h.all, k) // a later one of that name has no kill and no past
+			if (gone || !e.about(server, st.born(k.subject))) && e.attempt == nil && st.open {
+				delete(h.all, k)
 			}
 		case !st.open:
 			e.process.stop(causeLocked, hostHardGrace)
@@ -649,7 +670,7 @@ func (h *hosts) look(ctx context.Context, o operator, server grants.Server) erro
 		h.mu.Unlock()
 		return hostGone(causeDaemonStopped, "sbd stops")
 	}
-	e := h.entry(hostKey{"", server.Name}, server)
+	e := h.entry(hostKey{"", server.Name}, server, time.Time{})
 	a := e.attempt
 	if a == nil && e.process == nil {
 		a = h.begin(e, nil, &operatorStart{ctx, o})

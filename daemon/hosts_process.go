@@ -37,10 +37,11 @@ const (
 type hostProcess struct {
 	h         *hosts
 	key       hostKey
-	server    grants.Server // that it was told to run
-	secrets   map[string]facts
+	server    grants.Server    // that it was told to run
+	owner     time.Time        // when its subject was created
+	secrets   map[string]facts // that it was given, as they were
 	disclosed string
-	born      time.Time
+	born      time.Time // when it was started, for how long it ran
 
 	pid       int32
 	startTime uint64 // clock ticks since boot
@@ -163,7 +164,7 @@ func (p *hostProcess) review(st *state) {
 		stale = stale || !ok || !now.created.Equal(used.created) || now.version != used.version
 	}
 	st.mu.RUnlock()
-	if !exists || subject.Disabled {
+	if !exists || subject.Disabled || !subject.Created.Equal(p.owner) {
 		p.stop(causeSubjectChanged, 0)
 		return
 	}

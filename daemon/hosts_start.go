@@ -78,6 +78,9 @@ func (h *hosts) begun(ctx context.Context, k hostKey, server grants.Server, r *r
 		return nil, hostGone(causeServerFailed, "sb-mcp host cannot be started: %v", err)
 	}
 	p.secrets, p.disclosed = used, disclosed
+	if r != nil {
+		p.owner = r.born
+	}
 	if err := p.say(&hostv1.HostRequest{Message: &hostv1.HostRequest_Start{Start: start}}); err != nil {
 		if errors.Is(err, frame.ErrTooLong) {
 			err = errors.New("its command, environment and secrets are more than 1 MiB")

@@ -29,6 +29,7 @@ const (
 	maxToolObject   = 1 << 20  // bytes of one tool's object
 	maxInstructions = 64 << 10 // bytes of the instructions
 	maxOffers       = 256      // servers whose offer is remembered
+	maxSeenBytes    = 32 << 20 // bytes of what wrapped ones of them offer
 	maxExposed      = 64       // bytes of SERVER_tool, above which agents are not shown it
 )
 
@@ -153,8 +154,14 @@ func exposed(server, tool string) string { return server + "_" + tool }
 // exposable reports whether agents can be shown a tool under its exposed name.
 func exposable(server, tool string) bool { return len(exposed(server, tool)) <= maxExposed }
 
-// names returns the names of the tools, sorted.
-func (o *offer) names() []string { return slices.Sorted(maps.Keys(o.tools)) }
+// size is about how many bytes it holds.
+func (o *offer) size() int {
+	n := len(o.instructions)
+	for name, object := range o.tools {
+		n += len(name) + len(object)
+	}
+	return n
+}
 
 // pinsChange trusts what is in added and forgets what is in gone.
 func (o operator) pinsChange(ctx context.Context, added, gone []pin) change {
@@ -229,7 +236,10 @@ type offers struct {
 // seenOffer is one server's.
 type seenOffer struct {
 	*offer
-	at   time.Time
+	wrapped bool // the word of an agent
+	size    int  // bytes
+	at      time.Time
+
 	told string    // fingerprint of what was told of it that was not trusted
 	last time.Time // when that was
 }
@@ -258,9 +268,8 @@ func (os *offers) names() []string {
 }
 
 // see remembers an offer, and reports whether it is another one than before, and
-// whether what is not trusted of it has to be told. Of more servers than there may
-// be the one that was seen longest ago is forgotten.
-func (os *offers) see(server string, o *offer, untrusted []string, now time.Time) (other, tell bool) {
+// whether what is not trusted of it has to be told.
+func (os *offers) see(server string, o *offer, wrapped bool, untrusted []string, now time.Time) (other, tell bool) {
 	sum := sha256.New()
 	for _, name := range untrusted {
 		fmt.Fprintf(sum, "%d %s %s\n", len(name), name, pinHash(o.tools[name]))
@@ -270,24 +279,38 @@ func (os *offers) see(server string, o *offer, untrusted []string, now time.Time
 	defer os.mu.Unlock()
 	s, ok := os.seen[server]
 	if !ok {
-		if len(os.seen) >= maxOffers {
-			oldest := ""
-			for name, s := range os.seen {
-				if oldest == "" || s.at.Before(os.seen[oldest].at) {
-					oldest = name
-				}
-			}
-			delete(os.seen, oldest)
-		}
 		s = &seenOffer{offer: &offer{}}
 		os.seen[server] = s
 	}
 	other = s.instructions != o.instructions || !maps.EqualFunc(s.tools, o.tools, bytes.Equal)
-	s.offer, s.at = o, now
+	s.offer, s.at, s.wrapped, s.size = o, now, wrapped, o.size()
+	os.makeRoom(server)
 	if len(untrusted) > 0 && s.told != print && now.Sub(s.last).Abs() >= tellPause {
 		s.told, s.last, tell = print, now, true
 	}
 	return other, tell
+}
+
+// makeRoom forgets what was seen longest ago of the servers that agents wrap, but
+// not of latest: what they say must not fill the memory, nor drive out what the
+// daemon's own processes say. The caller holds mu.
+func (os *offers) makeRoom(latest string) {
+	for {
+		oldest, count, size := "", 0, 0
+		for name, s := range os.seen {
+			if !s.wrapped {
+				continue
+			}
+			count, size = count+1, size+s.size
+			if name != latest && (oldest == "" || s.at.Before(os.seen[oldest].at)) {
+				oldest = name
+			}
+		}
+		if oldest == "" || count <= maxOffers && size <= maxSeenBytes {
+			return
+		}
+		delete(os.seen, oldest)
+	}
 }
 
 func (os *offers) forget(server string) {
@@ -317,7 +340,7 @@ func (d *Daemon) offered(subject, server string, o *offer, hosted bool) (other b
 		untrusted = nil
 	}
 	st.mu.RUnlock()
-	other, tell := d.offers.see(server, o, untrusted, d.clock.now())
+	other, tell := d.offers.see(server, o, !hosted, untrusted, d.clock.now())
 	if !tell {
 		return other
 	}
