@@ -18,6 +18,8 @@ import (
 // What Count counts depends on Kind:
 //
 //	acquire         which use of a limited grant this was, from 1
+//	call            what an allowed call costs, in millionths of its budget's unit
+//	call.done       Seq of the call that ended
 //	list            how many names were returned
 //	run.end         how many reads the run had
 //	launch.end      how many reads the runs of the launch had
@@ -26,8 +28,9 @@ import (
 //	audit.pruned    how many entries are gone
 //	segment.opened  see Origin
 //
-// Server, Tool, ArgsDigest, Pin and Policy are for calls of tools, which this
-// build does not have yet.
+// Server, Tool, ArgsDigest, Pin and Policy are about calls of tools: ArgsDigest is a
+// keyed digest of the exact arguments, Pin the hash of the tool as it was trusted,
+// Policy the version of the rules that judged.
 type Entry struct {
 	V         int       `json:"v"`
 	Seq       uint64    `json:"seq"`
