@@ -182,7 +182,7 @@ func (d *Daemon) document(st *state, uid uint32) (*policy.Document, map[string]v
 	doc := &policy.Document{
 		Resources: map[string]policy.Resource{}, Subjects: map[string]policy.Subject{},
 		Profiles: map[string]grants.Profile{}, Tools: map[string]grants.Tool{},
-		Servers: maps.Clone(st.servers), Policies: map[policy.PolicyKey]rules.Policy{},
+		Servers: maps.Clone(st.servers), Policies: map[policy.Pair]rules.Policy{},
 	}
 	byName := make(map[string]vault.Record, len(all))
 	for _, r := range all {
@@ -203,7 +203,7 @@ func (d *Daemon) document(st *state, uid uint32) (*policy.Document, map[string]v
 		doc.Profiles[p.Name] = p
 	}
 	for _, p := range st.sortedPolicies() {
-		doc.Policies[policy.KeyOf(&p)] = p
+		doc.Policies[policy.PairOf(&p)] = p
 	}
 	doc.Grants = st.seen(uid, st.set.All())
 	return doc, byName, nil

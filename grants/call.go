@@ -7,11 +7,11 @@ package grants
 // the tool would do with it is done for the subject. And a person approves when the
 // tool has a gate, or the profile says so, or one of those grants does. A tool that
 // is not declared requires nothing and has no gate.
-func (set *Set) judgeCall(h *holder, r *Request, d Decision, t *trace) Decision {
+func (s *Set) judgeCall(h *holder, r *Request, d Decision, t *trace) Decision {
 	if d.Outcome == Denied {
 		return d
 	}
-	tool := set.tools[r.Capability.Object]
+	tool := s.tools[r.Capability.Object]
 	asks := r.Ceiling.asks(r.Capability.Object, &tool)
 	switch {
 	case tool.Gate:

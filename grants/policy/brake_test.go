@@ -51,7 +51,7 @@ func TestImportAgentBrake(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := uint64(50)
-	want := map[PolicyKey]rules.Policy{{"worker", "files"}: {
+	want := map[Pair]rules.Policy{{"worker", "files"}: {
 		Subject: "worker", Server: "files", Audit: rules.Strict, ApprovalWait: rules.DefaultApprovalWait,
 		Rules: rules.Rules{
 			OnViolation: rules.Block,
@@ -108,7 +108,7 @@ func TestImportedNamesAreNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := rules.Compile(d.Policies[PolicyKey{"worker", "files"}], nil)
+	c, err := rules.Compile(d.Policies[Pair{"worker", "files"}], nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestImportedPoliciesJudge(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 			continue
 		}
-		c, err := rules.Compile(d.Policies[PolicyKey{"worker", "files"}], nil)
+		c, err := rules.Compile(d.Policies[Pair{"worker", "files"}], nil)
 		if err != nil {
 			t.Fatal(err)
 		}

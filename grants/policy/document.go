@@ -27,7 +27,7 @@ type Document struct {
 	// Servers and Policies likewise use no time of creation. A server's observeUntil is
 	// no part of a document.
 	Servers  map[string]grants.Server // by name
-	Policies map[PolicyKey]rules.Policy
+	Policies map[Pair]rules.Policy
 
 	// Grants use no ID, clock of the boot or time of creation when they come
 	// from [Parse], which sorts them by subject, capability and effect.

@@ -65,8 +65,8 @@ func policyNodes(d *Document) (*yaml.Node, error) {
 	for _, key := range sortedKeys(d.Policies) {
 		one := d.Policies[key]
 		err := one.Validate()
-		if err == nil && KeyOf(&one) != key {
-			err = fmt.Errorf("it is of %s", KeyOf(&one))
+		if err == nil && PairOf(&one) != key {
+			err = fmt.Errorf("it is of %s", PairOf(&one))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("policy of %s: %w", key, err)

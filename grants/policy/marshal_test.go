@@ -201,7 +201,7 @@ func anyDocument(t *rapid.T) *Document {
 		}
 		d.Profiles[one.Name] = one
 	}
-	d.Servers, d.Policies = map[string]grants.Server{}, map[PolicyKey]rules.Policy{}
+	d.Servers, d.Policies = map[string]grants.Server{}, map[Pair]rules.Policy{}
 	for range rapid.IntRange(0, 3).Draw(t, "servers") {
 		one := anyServer(t)
 		one.Owner = d.Owner
@@ -211,7 +211,7 @@ func anyDocument(t *rapid.T) *Document {
 		one := anyPolicy(t)
 		one.Owner = d.Owner
 		if wrong, _ := one.Check(); len(wrong) == 0 {
-			d.Policies[KeyOf(&one)] = one.Canonical()
+			d.Policies[PairOf(&one)] = one.Canonical()
 		}
 	}
 	seen := map[key]bool{}
@@ -359,7 +359,7 @@ func anyMatchers(t *rapid.T) map[string]rules.Matcher {
 func TestDocumentsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := anyDocument(t)
-		maps.DeleteFunc(d.Policies, func(_ PolicyKey, p rules.Policy) bool { return p.Audit == rules.Grouped }) // see TestGrouped
+		maps.DeleteFunc(d.Policies, func(_ Pair, p rules.Policy) bool { return p.Audit == rules.Grouped }) // see TestGrouped
 		text, err := Marshal(d)
 		if err != nil {
 			t.Fatal(err)

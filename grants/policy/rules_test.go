@@ -64,7 +64,7 @@ func TestParsePolicies(t *testing.T) {
 			"github": {Name: "github", Command: []string{"github-mcp"}, Env: map[string]string{"GITHUB_TOKEN": "${secret:github.token}", "MODE": "ro"}, Hosted: true, Owner: "laptop"},
 			"remote": {Name: "remote", URL: "https://mcp.example.com/mcp", Headers: map[string]string{"Authorization": "Bearer ${secret:github.token}"}, Hosted: true, Owner: "laptop"},
 		},
-		Policies: map[PolicyKey]rules.Policy{
+		Policies: map[Pair]rules.Policy{
 			{"worker", "files"}: {Subject: "worker", Server: "files", Audit: rules.Grouped, ApprovalWait: 25 * time.Second, Rules: rules.Rules{OnViolation: rules.Block}, Owner: "laptop"},
 			{"worker", "github"}: {
 				Subject: "worker", Server: "github", Audit: rules.Strict, ApprovalWait: 90 * time.Second, Methods: []string{"tasks/get"},
@@ -334,9 +334,9 @@ policies:
 func TestPlanPolicies(t *testing.T) {
 	const base = "subjects: {worker: {}, boss: {}}\nservers: {a: {command: [x]}}\npolicies:\n- {subject: worker, server: a, rules: {limits: {max_tool_calls: 1}}}\ngrants: [{subject: boss, capability: \"call:a/*\"}, {subject: boss, capability: \"call:*\"}]\n"
 	current := state(t, "laptop", base)
-	kept := current.Policies[PolicyKey{"worker", "a"}]
+	kept := current.Policies[Pair{"worker", "a"}]
 	kept.Created = noon
-	current.Policies[PolicyKey{"worker", "a"}] = kept
+	current.Policies[Pair{"worker", "a"}] = kept
 	wantPlan(t, plan(t, current, wanted(t, "laptop", base), true))
 
 	changed := strings.NewReplacer("[x]", "[x, y z]", "max_tool_calls: 1", "max_tool_calls: 2, rate_limit: {calls_per_window: 3}").Replace(base)
@@ -357,7 +357,7 @@ func TestPlanPolicies(t *testing.T) {
 		"remove grant boss allow call:a/*", "remove policy worker a", "remove server a")
 	others := join(state(t, "laptop", "servers: {a: {command: [x]}}\n"), state(t, "", "subjects: {worker: {}}\n"))
 	others.Servers = current.Servers
-	others.Policies = map[PolicyKey]rules.Policy{{"worker", "a"}: {Subject: "worker", Server: "a"}}
+	others.Policies = map[Pair]rules.Policy{{"worker", "a"}: {Subject: "worker", Server: "a"}}
 	others.Grants = []grants.Grant{{ID: "aaaa", Subject: "worker", Pattern: pattern("call:a/b"), Effect: grants.Allow}, {ID: "bbbb", Subject: "worker", Pattern: pattern("call:ab/b"), Effect: grants.Allow}}
 	wantPlan(t, plan(t, others, wanted(t, "laptop", ""), true),
 		"remove grant worker allow call:a/b (goes with its server)", "remove policy worker a (goes with its server)", "remove server a")

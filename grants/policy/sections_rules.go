@@ -15,14 +15,14 @@ import (
 	"subjectbroker/grants/rules"
 )
 
-// PolicyKey is what makes two policies the same policy.
-type PolicyKey struct{ Subject, Server string }
+// Pair is a subject and a server: what makes two policies the same policy.
+type Pair struct{ Subject, Server string }
 
 // String returns "SUBJECT SERVER".
-func (k PolicyKey) String() string { return k.Subject + " " + k.Server }
+func (k Pair) String() string { return k.Subject + " " + k.Server }
 
-// KeyOf returns the key of a policy.
-func KeyOf(p *rules.Policy) PolicyKey { return PolicyKey{p.Subject, p.Server} }
+// PairOf returns whose policy it is, and around which server.
+func PairOf(p *rules.Policy) Pair { return Pair{p.Subject, p.Server} }
 
 // newPolicy returns a policy of what is not said.
 func newPolicy() rules.Policy {
@@ -107,7 +107,7 @@ func (r *rulesReader) take(one rules.Policy) {
 	for _, problem := range odd {
 		r.warn(r.line(problem.Where), "%s: %s", lastKey(problem.Where), problem.Text)
 	}
-	key := KeyOf(&one)
+	key := PairOf(&one)
 	here := place{APolicy, key.String(), ""}
 	if first, twice := r.places[here]; twice {
 		r.report(r.line(""), "the same subject and server as on line %d", first)
@@ -117,7 +117,7 @@ func (r *rulesReader) take(one rules.Policy) {
 	r.places[here] = r.line("")
 	r.places[place{APolicy, key.String(), "observeUntil"}] = r.line("observeUntil")
 	if r.document.Policies == nil {
-		r.document.Policies = map[PolicyKey]rules.Policy{}
+		r.document.Policies = map[Pair]rules.Policy{}
 	}
 	r.document.Policies[key] = one
 }
@@ -468,8 +468,8 @@ func (p *parser) checkGrouped(one *rules.Policy, line int) {
 	}
 }
 
-func sortedKeys[V any](all map[PolicyKey]V) []PolicyKey {
-	return slices.SortedFunc(maps.Keys(all), func(a, b PolicyKey) int {
+func sortedKeys[V any](all map[Pair]V) []Pair {
+	return slices.SortedFunc(maps.Keys(all), func(a, b Pair) int {
 		if n := strings.Compare(a.Subject, b.Subject); n != 0 {
 			return n
 		}

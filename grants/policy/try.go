@@ -46,7 +46,7 @@ type AttemptStep struct {
 // Try makes a policy of the document ready to be tried. resolve follows the links in
 // an absolute path, in the part of it that exists; nil: paths are cleaned only. There
 // is an error when there is no such policy.
-func (d *Document) Try(key PolicyKey, resolve func(path string) (string, error)) (*Trial, error) {
+func (d *Document) Try(key Pair, resolve func(path string) (string, error)) (*Trial, error) {
 	one, known := d.Policies[key]
 	if !known {
 		return nil, fmt.Errorf("there is no policy of %s around %s", key.Subject, key.Server)

@@ -89,6 +89,7 @@ func (j *judging) stop(policy string, action Action, rule, detail string) bool {
 	}
 	outcome := Blocked
 	switch action {
+	case Block:
 	case Warn:
 		j.warn(policy)
 		return true

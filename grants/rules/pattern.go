@@ -164,6 +164,7 @@ func canMatch(program *syntax.Prog) bool {
 		switch instruction.Op {
 		case syntax.InstMatch:
 			return true
+		case syntax.InstCapture, syntax.InstNop:
 		case syntax.InstFail:
 			continue
 		case syntax.InstAlt, syntax.InstAltMatch:
