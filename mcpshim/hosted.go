@@ -140,6 +140,27 @@ func (h *hosted) refresh(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// relayTo is a relay for one call, and what is done after it. Of a server that the
+// daemon did not name nothing is kept: an agent could make up any number.
+func (h *hosted) relayTo(ctx context.Context, server string) (relay *worker.Relay, done func(), err error) {
+	h.mu.Lock()
+	_, known := h.relays[server]
+	h.mu.Unlock()
+	if known {
+		relay, err = h.relay(ctx, server)
+		return relay, func() {}, err
+	}
+	scope, err := h.s.authorise(ctx)
+	if err == nil {
+		relay, err = scope.run.Relay(ctx, worker.RelayConfig{Server: server, Mode: worker.Hosted})
+	}
+	if err != nil {
+		return nil, func() {}, err
+	}
+	h.look(true) // it is there after all
+	return relay, relay.Close, nil
+}
+
 // relay is the open relay for a server.
 func (h *hosted) relay(ctx context.Context, server string) (*worker.Relay, error) {
 	return h.s.keeper.Relay(ctx, worker.RelayConfig{

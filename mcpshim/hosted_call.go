@@ -134,7 +134,8 @@ func (h *hosted) divert(m *strict.Message) handler {
 func (h *hosted) make(ctx context.Context, c *hostedCall, tell func(line []byte)) (answer func(*bufio.Writer), release func()) {
 	h.s.want()
 	progress := newProgress(c, tell)
-	relay, err := h.relay(ctx, c.server)
+	relay, done, err := h.relayTo(ctx, c.server)
+	defer done()
 	var got worker.RelayAnswer
 	if err == nil {
 		got, err = relay.Call(ctx, c.call)

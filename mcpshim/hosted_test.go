@@ -99,7 +99,7 @@ func judge(ctx context.Context, open *brokerv1.RelayOpen, call *brokerv1.RelayCa
 		judged(call, tell, forward())
 		tell(piece(call, `{"text":"`, true, worker.EndOK))
 		chunk := strings.Repeat("x", 256<<10)
-		for range 200 { // 50 MiB
+		for range 40 { // 10 MiB
 			tell(piece(call, chunk, true, worker.EndOK))
 		}
 		tell(piece(call, `"}`, false, worker.EndOK))
@@ -161,6 +161,9 @@ func TestHosted(t *testing.T) {
 			t.Errorf("%s %s:\n got %s\nwant %s", tc.name, tc.arguments, got, want)
 		}
 	}
+	if got, _ := c.call("capability_report", `{}`); !strings.Contains(got, `"Each call of a tool of a hosted server is judged and recorded before the server sees it."`) {
+		t.Errorf("capability_report: %s", got)
+	}
 	// Ours stay ours, whatever a server is called.
 	if got, isError := c.call("list_resources", `{}`); got != `{"resources":[],"reasonCode":"ALLOWED"}` || isError {
 		t.Errorf("list_resources: %s", got)
@@ -198,6 +201,27 @@ func TestHostedUnknownServer(t *testing.T) {
 	}
 }
 
+// Before anything was listed, a call finds its server all the same.
+func TestHostedUnlisted(t *testing.T) {
+	b := hostedBroker(t, "hub")
+	c := start(t, b, "worker")
+	c.greet()
+	const call = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub_golden"}}`
+	c.send(call)
+	for answers, told := 0, false; answers < 3 || !told; {
+		switch line := c.next(); {
+		case strings.Contains(line, "notifications/tools/list_changed"):
+			told = true
+		case line == `{"jsonrpc":"2.0","id":1,"result":`+goldenResult+`}`:
+			if answers++; answers < 3 {
+				c.send(call)
+			}
+		default:
+			t.Fatalf("got %s", line)
+		}
+	}
+}
+
 // In the era without sessions a result says of what type it is, and what is
 // between the client and us does not go to the server.
 func TestHostedStateless(t *testing.T) {
@@ -231,7 +255,9 @@ func TestHostedProgress(t *testing.T) {
 	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub_progress","_meta":{"progressToken":"to\u006ben"}}}`)
 	var got []string
 	for len(got) < 3 {
-		got = append(got, c.next())
+		if line := c.next(); !strings.Contains(line, "list_changed") {
+			got = append(got, line)
+		}
 	}
 	want := []string{
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"to\u006ben","progress":0.50,"x-new":{"b":1,"a":2}}}`,
@@ -256,6 +282,7 @@ func TestHostedCancelled(t *testing.T) {
 	b := hostedBroker(t, "hub", "other")
 	c := start(t, b, "worker")
 	c.greet()
+	c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	for i := range 10 {
 		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":"slow %d","method":"tools/call","params":{"name":"hub_slow"}}`, i))
 	}
@@ -395,7 +422,7 @@ func TestHostedLarge(t *testing.T) {
 	b := hostedBroker(t, "hub")
 	c := start(t, b, "worker")
 	c.greet()
-	if got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub_large"}}`); len(got) < 50<<20 || strings.Count(got, "x") != 50<<20+1 { // and that of the key
+	if got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub_large"}}`); len(got) < 10<<20 || strings.Count(got, "x") != 10<<20+1 { // and that of the key
 		t.Errorf("%d bytes", len(got))
 	}
 }

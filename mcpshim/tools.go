@@ -233,6 +233,11 @@ func (r reportAsk) handle(ctx context.Context, scope scope) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	// Said only where there is something that it is true of.
+	if servers, err := scope.run.Servers(ctx); err == nil && len(servers) > 0 {
+		report.Covered = append(report.Covered, "Each call of a tool of a hosted server is judged and recorded before the server sees it.")
+		report.NotProvided = append(report.NotProvided, "Nobody limits what a hosted server does with a call that was let through.")
+	}
 	return answer{value: reportResult{
 		ReasonCode: wire.Allowed, Version: r.version, DaemonVersion: report.DaemonVersion, Platform: report.Platform, MCPRevision: r.revision,
 		SubjectID: report.Subject, RunID: report.RunID, Tier: report.Tier, ProfileID: report.Profile,

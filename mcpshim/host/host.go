@@ -36,9 +36,13 @@ const controlFD = 3
 // bytes, where the daemon does not say.
 const DefaultMaxLine = 64 << 20
 
-// greetPatience is how long a server may take to start and say what it offers. Some
-// fetch themselves from the network first.
-const greetPatience = 2 * time.Minute
+// How long a server's tree may take to be there, and then the server to say what it
+// offers: some fetch themselves from the network first. Together they are less than
+// the minute after which the daemon gives up, so that it hears why.
+const (
+	startPatience = 10 * time.Second
+	greetPatience = 45 * time.Second
+)
 
 // Config says who serves. The zero value is usable.
 type Config struct {

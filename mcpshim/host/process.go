@@ -264,6 +264,8 @@ func startConfined(ctx context.Context, start *hostv1.Start, dir string, stdio [
 	if start.GetHome() == "" {
 		return nil, &launch.Unsupported{Piece: "a home of the broker to cover"}
 	}
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
 	tree, err := launch.Start(ctx, launch.Config{
 		Home: start.GetHome(), SocketDir: start.GetSocketDir(), NoBroker: true, Environ: around(start.GetEnv()),
 		Stdin: stdio[0], Stdout: stdio[1], Stderr: stdio[2],
