@@ -205,10 +205,10 @@ func readCall(doing, text string) (tool string, arguments []byte, err error) {
 }
 
 // trial reads the document and chooses the policy that is meant.
-func (c policyTestCmd) trial(a *app, doing string) (*policy.Trial, policy.PolicyKey, error) {
+func (c policyTestCmd) trial(a *app, doing string) (*policy.Trial, policy.Pair, error) {
 	text, err := a.readDocument(doing, c.File)
 	if err != nil {
-		return nil, policy.PolicyKey{}, err
+		return nil, policy.Pair{}, err
 	}
 	var document *policy.Document
 	if c.Format == formatAgentBrake {
@@ -217,13 +217,13 @@ func (c policyTestCmd) trial(a *app, doing string) (*policy.Trial, policy.Policy
 		document, err = policy.Parse(text, policy.Env{Now: a.now()})
 	}
 	if refused, ok := errors.AsType[*policy.Error](err); ok {
-		return nil, policy.PolicyKey{}, otherFormat(refuse(doing, "%v", refused), text, c.Format,
+		return nil, policy.Pair{}, otherFormat(refuse(doing, "%v", refused), text, c.Format,
 			"sbctl policy test "+shellQuote(c.File)+" --format agent-brake --call "+shellQuote(c.Call))
 	}
 	if err != nil {
-		return nil, policy.PolicyKey{}, fail(err, "%s", doing)
+		return nil, policy.Pair{}, fail(err, "%s", doing)
 	}
-	var found []policy.PolicyKey
+	var found []policy.Pair
 	for key := range document.Policies {
 		if (c.Subject == "" || key.Subject == c.Subject) && (c.Server == "" || key.Server == c.Server) {
 			found = append(found, key)
@@ -231,11 +231,11 @@ func (c policyTestCmd) trial(a *app, doing string) (*policy.Trial, policy.Policy
 	}
 	switch {
 	case len(document.Policies) == 0:
-		return nil, policy.PolicyKey{}, refuse(doing, "there is no policy in it, so that every call is forwarded")
+		return nil, policy.Pair{}, refuse(doing, "there is no policy in it, so that every call is forwarded")
 	case len(found) == 0:
-		return nil, policy.PolicyKey{}, refuse(doing, "it has no policy of that subject around that server, so that the call is forwarded")
+		return nil, policy.Pair{}, refuse(doing, "it has no policy of that subject around that server, so that the call is forwarded")
 	case len(found) > 1:
-		return nil, policy.PolicyKey{}, refuse(doing, "it has %d policies: say --subject and --server", len(found))
+		return nil, policy.Pair{}, refuse(doing, "it has %d policies: say --subject and --server", len(found))
 	}
 	trial, err := document.Try(found[0], followLinks)
 	return trial, found[0], fail(err, "%s", doing)
