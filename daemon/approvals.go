@@ -356,6 +356,7 @@ func (a *approvals) look(c *card) (cardState, <-chan struct{}, gateAnswer) {
 			a.forget(c)
 			a.tell(c)
 		}
+	default: // it goes on
 	}
 	return c.state, c.changed, answer
 }

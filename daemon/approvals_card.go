@@ -58,8 +58,10 @@ func (s cardState) String() string {
 		return "denied"
 	case cardExpired:
 		return "expired"
+	case cardVoid:
+		return "void"
 	}
-	return "void"
+	return ""
 }
 
 // over reports whether nothing comes of the card any more but the replay of an

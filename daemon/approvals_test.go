@@ -284,6 +284,7 @@ func TestWhatVoidsAnApproval(t *testing.T) {
 		"the run's end": {func(run *daemontest.Run, _, _, _ string) *daemontest.Run { run.Close(); return run }, wire.RunEnded, "RUN_ENDED"},
 		"lock and unlock": {func(_ *daemontest.Run, subject, _, _ string) *daemontest.Run {
 			d.Lock()
+			equal(t, "while it is locked", d.Status().GetApprovals(), 0)
 			d.Unlock()
 			d.Authenticate()
 			return d.Open(subject)
