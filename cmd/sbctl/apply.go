@@ -27,7 +27,8 @@ changes nothing: it resets no use counts and extends nothing. A document that is
 wrong anywhere is refused as a whole, with line numbers.
 
 ${home} in a file's path is your home directory. Declared secrets that still have
-no content are listed at the end.
+no content are listed at the end. Servers, and the policies around them, are part
+of a document; a server from one is trusted like any other, with "server trust".
 
 Examples:
   sbctl apply -f broker.yaml --dry-run
@@ -45,6 +46,7 @@ type applyView struct {
 	DryRun      bool         `json:"dryRun"`
 	Changes     []changeView `json:"changes"`
 	NeedContent []string     `json:"needContent"`
+	Warnings    []string     `json:"warnings"`
 }
 
 // Run applies the document.
@@ -102,7 +104,12 @@ func (a *app) confirmPrune(ctx context.Context, doing string, request *operatorv
 }
 
 func (a *app) printChanges(got *operatorv1.ApplyResponse, dryRun bool) error {
-	view := applyView{DryRun: dryRun, Changes: []changeView{}, NeedContent: append([]string{}, got.GetNeedContent()...)}
+	view := applyView{
+		DryRun: dryRun, Changes: []changeView{}, NeedContent: append([]string{}, got.GetNeedContent()...), Warnings: append([]string{}, got.GetWarnings()...),
+	}
+	for _, warning := range view.Warnings {
+		a.say("warning: %s", warning)
+	}
 	list := ui.List{Head: []string{"CHANGE", "WHAT", "NAME", "DETAIL"}}
 	for _, change := range got.GetChanges() {
 		view.Changes = append(view.Changes, changeView{change.GetVerb(), change.GetWhat(), change.GetName(), change.GetDetail()})
@@ -149,8 +156,10 @@ type exportCmd struct {
 
 // Help is the manual of export.
 func (exportCmd) Help() string {
-	return `Writes resources, subjects and grants as one document, stable in order, without
-contents: it can live in git and be applied on another machine.
+	return `Writes resources, subjects, profiles, tools, servers, policies and grants as one
+document, stable in order, without contents: it can live in git and be applied on
+another machine. What was trusted of servers, and what policies have counted, is not
+in it.
 
 Examples:
   sbctl export > broker.yaml`

@@ -17,6 +17,7 @@ import (
 
 type importCmd struct {
 	SubjectBroker importPolicyCmd `cmd:"" name:"subject-broker" help:"Take over a policy file of SubjectBroker"`
+	AgentBrake    importBrakeCmd  `cmd:"" name:"agent-brake" help:"Take over a policy file of the proxy agent-brake"`
 	Dotenv        importDotenvCmd `cmd:"" help:"Seal the values of a file of NAME=VALUE lines"`
 	MCPConfig     importMCPCmd    `cmd:"" name:"mcp-config" help:"Seal the tokens in an agent's configuration of MCP servers"`
 }
@@ -33,6 +34,7 @@ where copies may remain, and with what to rotate.
 Examples:
   sbctl import dotenv .env --dry-run
   sbctl import mcp-config ~/.claude.json --rewrite
+  sbctl import mcp-config ~/.claude.json --host --subject coder
   sbctl import subject-broker policy.yaml`
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"time"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/grants/policy"
@@ -68,7 +69,7 @@ func (c policyLintCmd) Run(a *app) error {
 	}
 	var warnings []policy.Problem
 	if c.Format == formatAgentBrake {
-		_, warnings, err = policy.ImportAgentBrake(document, standInSubject, standInServer, policy.Env{Now: a.now()})
+		_, warnings, err = policy.ImportAgentBrake(document, standInSubject, standInServer, envWith(a.now(), standInSubject))
 	} else {
 		warnings, err = policy.Lint(document, policy.Env{Now: a.now()})
 	}
@@ -108,6 +109,12 @@ const (
 	standInSubject = "subject"
 	standInServer  = "server"
 )
+
+// envWith is what a policy file of agent-brake is read against: somebody that it is
+// for.
+func envWith(now time.Time, subject string) policy.Env {
+	return policy.Env{Now: now, Current: &policy.Document{Subjects: map[string]policy.Subject{subject: {}}}}
+}
 
 // otherFormat adds to a refusal of a document the command that reads it as what it
 // seems to be.

@@ -128,7 +128,7 @@ func (h *callHistory) document(subject, server string) string {
 	fmt.Fprintf(&text, "# From %s of %s to %s, %s to %s.\n", count(calls, "call"), subject, server,
 		h.first.UTC().Format(time.RFC3339), h.last.UTC().Format(time.RFC3339))
 	text.WriteString("# The log holds no arguments: granular_rules are yours to add. Try it first with\n# \"sbctl policy test\".\n")
-	text.WriteString("version: 1\npolicies:\n")
+	fmt.Fprintf(&text, "version: 1\nsubjects: {%s: {}}\npolicies:\n", quotedYAML(subject))
 	fmt.Fprintf(&text, "  - subject: %s\n    server: %s\n    rules:\n", quotedYAML(subject), quotedYAML(server))
 	most := uint64(0)
 	for n := range maps.Values(h.sessions) {

@@ -212,7 +212,7 @@ func (c policyTestCmd) trial(a *app, doing string) (*policy.Trial, policy.Pair, 
 	}
 	var document *policy.Document
 	if c.Format == formatAgentBrake {
-		document, _, err = policy.ImportAgentBrake(text, orWord(c.Subject, standInSubject), orWord(c.Server, standInServer), policy.Env{Now: a.now()})
+		document, _, err = policy.ImportAgentBrake(text, orWord(c.Subject, standInSubject), orWord(c.Server, standInServer), envWith(a.now(), orWord(c.Subject, standInSubject)))
 	} else {
 		document, err = policy.Parse(text, policy.Env{Now: a.now()})
 	}

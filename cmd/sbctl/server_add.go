@@ -51,9 +51,9 @@ may call it ("sbctl grant S 'call:NAME/*'", or --subject). What is missing is
 printed at the end, as lines to paste.
 
 Examples:
-  sbctl server add github --secret GITHUB_TOKEN=github.token --subject coder -- npx -y server-github
-  sbctl server add files --cwd /srv/docs -- /usr/local/bin/files-mcp --read-only
-  sbctl server add search --header 'Authorization: Bearer ${secret:search.token}' https://mcp.example.com/mcp`
+  sbctl server add github --secret GITHUB_TOKEN=github.token -- npx -y server-github
+  sbctl server add files --subject coder --cwd /srv/docs -- files-mcp --read-only
+  sbctl server add web --header 'X-Api-Key: ${secret:web.key}' https://mcp.example.com`
 }
 
 type serverAddView struct {
