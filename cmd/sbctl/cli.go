@@ -71,6 +71,7 @@ type grammar struct {
 	Audit   auditCmd   `cmd:"" group:"look" help:"Read, verify and check the audit log"`
 
 	Approvals approvalsCmd `cmd:"" aliases:"approval" group:"look" help:"Answer what waits for a person"`
+	Notify    notifyCmd    `cmd:"" group:"look" help:"Tell, on the desktop or to a URL, that something waits"`
 	Calls     callsCmd     `cmd:"" group:"look" help:"Look at calls of tools, and count them"`
 	Metrics   metricsCmd   `cmd:"" group:"look" help:"Print what can be counted, for Prometheus"`
 
