@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -157,10 +158,14 @@ func (s *state) needOfPolicies(c policy.Change) need {
 	return whenRaised
 }
 
+// maxLinks is how many links to nothing a path may lead over.
+const maxLinks = 40
+
 // resolvePath resolves the links of an absolute path as far as it exists; what does
-// not exist is left as it is. What cannot be looked into is an error.
+// not exist is left as it is, and a link to what does not exist is followed: it is
+// where something would be made. What cannot be looked into is an error.
 func resolvePath(path string) (string, error) {
-	rest := ""
+	rest, links := "", 0
 	for {
 		resolved, err := filepath.EvalSymlinks(path)
 		if err == nil {
@@ -170,6 +175,18 @@ func resolvePath(path string) (string, error) {
 		if last == "" || !errors.Is(err, fs.ErrNotExist) {
 			return "", err
 		}
-		path, rest = parent, filepath.Join(last, rest)
+		target, err := os.Readlink(parent + last)
+		switch links++; {
+		case err == nil && links > maxLinks:
+			return "", errLinks
+		case err == nil && filepath.IsAbs(target):
+			path = target
+		case err == nil:
+			path = parent + target // not cleaned: what it goes up from may be a link
+		default:
+			path, rest = parent, filepath.Join(last, rest)
+		}
 	}
 }
+
+var errLinks = errors.New("the path leads over too many links")

@@ -24,7 +24,8 @@ type hit struct {
 }
 
 // Judge judges a call. It does not change the meter; it remembers in the arguments
-// what the rules found in them, so that judging the same call again is quick.
+// what the rules found in them, so that judging the same call again is quick and
+// touches no file: whoever judges under a lock judges once before.
 func (c *Compiled) Judge(m *Meter, call Call) Verdict { return c.judge(m, call, false) }
 
 // Explain is Judge with its trace: the steps that were taken, in order.

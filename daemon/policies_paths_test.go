@@ -1,0 +1,75 @@
+package daemon
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"subjectbroker/grants/rules"
+)
+
+// Paths of rules lead where the kernel would go, also to what does not exist yet.
+func TestResolvePath(t *testing.T) {
+	base, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) string { return filepath.Join(base, name) }
+	for _, err := range []error{
+		os.MkdirAll(at("data/sub"), 0o700), os.MkdirAll(at("etc/deep"), 0o700), os.WriteFile(at("etc/passwd"), nil, 0o600),
+		os.Symlink("../etc", at("data/link")), os.Symlink("loop", at("data/loop")), os.Symlink(at("etc/deep"), at("data/deep")),
+		os.Symlink(at("nowhere"), at("data/dangling")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{
+		"data/sub":               at("data/sub"),
+		"data/sub/":              at("data/sub"),
+		"data/new/file":          at("data/new/file"),
+		"data/link/passwd":       at("etc/passwd"),
+		"data/link/new":          at("etc/new"),
+		"data/deep/../passwd":    at("etc/passwd"), // up from where the link leads
+		"data/sub/../../etc/new": at("etc/new"),
+		"data/loop":              "",
+		"data/loop/x":            "",
+		"etc/passwd/x":           "", // a file is no folder
+	} {
+		got, err := resolvePath(base + "/" + name)
+		if (err != nil) != (want == "") || got != want {
+			t.Errorf("%s is %q, %v, want %q", name, got, err, want)
+		}
+	}
+
+	judge := func(value string, r rules.Rule) rules.Outcome {
+		p := rules.Policy{Subject: "w", Server: "s", Audit: rules.Strict, Rules: rules.Rules{OnViolation: rules.Block, Security: rules.Security{Granular: []rules.Rule{r}}}}
+		c, err := rules.Compile(p, resolvePath)
+		if err != nil {
+			t.Fatal(err)
+		}
+		args, err := rules.ParseArgs([]byte(`{"path":"` + value + `"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Judge(&rules.Meter{}, rules.Call{Tool: "t", Args: args}).Outcome
+	}
+	allow := rules.Rule{Tool: "t", AllowIf: map[string]rules.Matcher{"path": {Path: []string{at("data")}}}, Action: rules.Block}
+	deny := rules.Rule{Tool: "t", DenyIf: map[string]rules.Matcher{"path": {Path: []string{at("etc")}}}, Action: rules.Block}
+	for name, want := range map[string][2]rules.Outcome{ // by allow, by deny
+		"data/sub/x":       {rules.Forwarded, rules.Forwarded},
+		"data/../etc/x":    {rules.Blocked, rules.Blocked},
+		"data/link/x":      {rules.Blocked, rules.Blocked},
+		"data/dangling":    {rules.Blocked, rules.Forwarded},
+		"data/loop/x":      {rules.Blocked, rules.Blocked},
+		"other/../data/x":  {rules.Forwarded, rules.Forwarded},
+		"data/link/../etc": {rules.Blocked, rules.Blocked},
+	} {
+		if got := judge(base+"/"+name, allow); got != want[0] {
+			t.Errorf("%s, allowed below data: %v, want %v", name, got, want[0])
+		}
+		if got := judge(base+"/"+name, deny); got != want[1] {
+			t.Errorf("%s, denied below etc: %v, want %v", name, got, want[1])
+		}
+	}
+}
