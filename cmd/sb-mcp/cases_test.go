@@ -382,6 +382,38 @@ func (w *wrapped) start() {
 	}
 }
 
+// ask sends a line and returns the next one that comes back.
+func (w *wrapped) ask(line string) string {
+	w.t.Helper()
+	w.send(line)
+	return w.next()
+}
+
+func (w *wrapped) send(line string) {
+	w.t.Helper()
+	if _, err := io.WriteString(w.in, line+"\n"); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *wrapped) next() string {
+	w.t.Helper()
+	line, err := w.out.ReadString('\n')
+	if err != nil {
+		w.t.Fatalf("reading: %v, %s", err, w.stderr.String())
+	}
+	return strings.TrimSuffix(line, "\n")
+}
+
+// end ends the program's input and returns what it still says, and its exit code.
+func (w *wrapped) end() (rest string, code int) {
+	w.t.Helper()
+	w.in.Close()
+	rest = w.readAll()
+	_ = w.command.Wait() // the code says it
+	return rest, w.command.ProcessState.ExitCode()
+}
+
 func (w *wrapped) readAll() string {
 	w.t.Helper()
 	all, err := io.ReadAll(w.out)
@@ -423,9 +455,13 @@ func program(t *testing.T, name string) string {
 }
 
 // stubServer answers each request with a result, and writes the lines that it gets
-// into the file that it is given.
+// into the file that it is given. Beside that lie the tools that it lists, and its
+// pid. Calls of the tool silent it does not answer.
 func stubServer() {
 	log, err := os.OpenFile(os.Args[1], os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		err = os.WriteFile(os.Args[1]+".pid", []byte(strconv.Itoa(os.Getpid())), 0o600)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(9)
@@ -439,9 +475,20 @@ func stubServer() {
 		if _, err := log.Write(line); err != nil {
 			os.Exit(9)
 		}
-		var message struct{ ID json.RawMessage }
-		if json.Unmarshal(line, &message) == nil && message.ID != nil {
-			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}`+"\n", message.ID)
+		var message struct {
+			ID     json.RawMessage
+			Method string
+			Params struct{ Name string }
 		}
+		if json.Unmarshal(line, &message) != nil || message.ID == nil || message.Params.Name == "silent" {
+			continue
+		}
+		result := []byte(`{"content":[]}`)
+		if message.Method == "tools/list" {
+			if tools, err := os.ReadFile(os.Args[1] + ".tools"); err == nil {
+				result = tools
+			}
+		}
+		fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":%s}`+"\n", message.ID, result)
 	}
 }

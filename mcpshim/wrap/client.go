@@ -22,6 +22,7 @@ func (s *session) readClient(ctx context.Context, lines *strict.LineReader) {
 			return
 		default:
 			s.take(ctx, line)
+			s.carried(len(line))
 		}
 	}
 }

@@ -22,6 +22,7 @@ func (s *session) readServer(ctx context.Context, lines *strict.LineReader) {
 			return
 		default:
 			s.hearServer(ctx, line)
+			s.carried(len(line))
 		}
 	}
 }

@@ -3,6 +3,8 @@ package wrap
 import (
 	"context"
 	"encoding/json"
+	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +41,7 @@ type session struct {
 	recheck chan struct{} // capacity 1: what may be called may be different now
 
 	greeted atomic.Bool // the client can be told of changes
+	trimmer *time.Timer
 
 	mu        sync.Mutex
 	changed   *sync.Cond          // on open, held and over
@@ -46,6 +49,7 @@ type session struct {
 	withdrawn []*request          // of those, oldest first
 	held      int
 	over      *refusal // set when nothing is answered by the server any more
+	again     bool     // trim once more
 	dropped   int      // lines of the server that were none, or no answer to anything
 
 	listing listing
@@ -80,6 +84,9 @@ func newSession(config Config) *session {
 		s.trouble = func(string) {}
 	}
 	s.changed = sync.NewCond(&s.mu)
+	s.mu.Lock()                                                  // for trim
+	s.trimmer, s.again = time.AfterFunc(trimAfter, s.trim), true // the start leaves something behind too
+	s.mu.Unlock()
 	s.lose = sync.OnceFunc(func() { close(s.lost) })
 	s.relayTo = worker.RelayConfig{
 		Server: config.Server, Mode: worker.Wrapped,
@@ -87,6 +94,39 @@ func newSession(config Config) *session {
 		Killed: func(k worker.RelayKill) { go s.kill(k.Message, k.Policy) },
 	}
 	return s
+}
+
+// A line of at least largeLine bytes leaves memory behind that nobody needs while
+// the agent thinks; trimAfter of quiet it is given back, and once more after
+// trimAgain, what was still held then.
+const (
+	largeLine = 64 << 10
+	trimAfter = time.Second
+	trimAgain = 3 * time.Second
+)
+
+// carried notes that a line of n bytes has passed.
+func (s *session) carried(n int) {
+	if n < largeLine {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.again = true
+	s.trimmer.Reset(trimAfter)
+}
+
+// trim gives back the memory that is not in use, the libraries' pools included:
+// those survive one collection.
+func (s *session) trim() {
+	runtime.GC()
+	debug.FreeOSMemory()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.again {
+		s.again = false
+		s.trimmer.Reset(trimAgain)
+	}
 }
 
 // look has somebody look whether the client's list of tools is out of date.

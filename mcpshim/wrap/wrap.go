@@ -83,6 +83,7 @@ func (s *session) serve(ctx context.Context, config Config) (code int, err error
 		return wire.ExitFailed, err
 	}
 	defer server.stdout.Close()
+	defer s.trimmer.Stop()
 	s.server = &lineWriter{out: server.stdin}
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
