@@ -88,8 +88,9 @@ var errStarted = errors.New("this is started by sbd only")
 //
 // A line, or an event, of up to Start.MaxLine bytes is held once, and of a remote
 // server one such at a time beside small ones; answers leave in pieces as they are
-// written again. The arguments of a call are held until the server has read them,
-// at most 32 MiB in all.
+// written again. At its largest the process takes about twice MaxLine, and gives it
+// back after the line. The arguments of a call are held until the server has read
+// them, at most 32 MiB in all.
 func Run(ctx context.Context, conn io.ReadWriteCloser, config Config) int {
 	defer conn.Close()
 	first := &hostv1.HostRequest{}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"runtime/debug"
 )
 
 // What is kept of a line that is too long, to see whose answer it was, in bytes.
@@ -13,8 +14,12 @@ const (
 	keptTail = 128
 )
 
-// keptBuffer is how much room for lines is kept from one to the next, in bytes.
-const keptBuffer = 256 << 10
+// Room for lines, in bytes: what is kept from one to the next, and from where on it
+// is given back to the system at once.
+const (
+	keptBuffer  = 256 << 10
+	largeBuffer = 4 << 20
+)
 
 // longLine is what is left of a line that was longer than the limit.
 type longLine struct{ head, tail []byte }
@@ -37,10 +42,7 @@ func newLines(in io.Reader, limit int) *lines {
 // what is left of one that was too long. What follows the last newline is a line
 // too. Errors are the stream's.
 func (l *lines) next() (line []byte, long *longLine, err error) {
-	if cap(l.buf) > keptBuffer {
-		l.buf = nil
-	}
-	l.buf = l.buf[:0]
+	l.drop()
 	grew := false
 	for {
 		part, err := l.in.ReadSlice('\n')
@@ -55,6 +57,7 @@ func (l *lines) next() (line []byte, long *longLine, err error) {
 			grew = true
 			l.grown()
 		}
+		l.room(len(part))
 		l.buf = append(l.buf, part...)
 		switch {
 		case whole:
@@ -68,10 +71,37 @@ func (l *lines) next() (line []byte, long *longLine, err error) {
 	}
 }
 
+// drop forgets the line.
+func (l *lines) drop() {
+	large := cap(l.buf) >= largeBuffer
+	if cap(l.buf) > keptBuffer {
+		l.buf = nil
+	}
+	l.buf = l.buf[:0]
+	if large {
+		debug.FreeOSMemory()
+	}
+}
+
+// room makes room for n more bytes. What it takes the place of is given back at
+// once where it is large: otherwise a line would cost several times its size.
+func (l *lines) room(n int) {
+	need, have := len(l.buf)+n, cap(l.buf)
+	if need <= have {
+		return
+	}
+	grown := make([]byte, len(l.buf), min(max(2*have, need, 16<<10), max(l.limit, need)))
+	copy(grown, l.buf)
+	l.buf = grown
+	if have >= largeBuffer {
+		debug.FreeOSMemory()
+	}
+}
+
 // skip reads on to the newline; part is what was read last, with err.
 func (l *lines) skip(part []byte, err error) ([]byte, *longLine, error) {
 	long := &longLine{head: bytes.Clone(l.buf[:min(keptHead, len(l.buf))]), tail: lastBytes(nil, l.buf)}
-	l.buf = nil
+	l.drop()
 	long.tail = lastBytes(long.tail, part)
 	for errors.Is(err, bufio.ErrBufferFull) {
 		part, err = l.in.ReadSlice('\n')

@@ -343,17 +343,19 @@ func dialWords(err error) string {
 func (r *remote) takeBody(ctx context.Context, body io.Reader) string {
 	room := r.room(ctx)
 	defer room.leave()
-	var read []byte
+	in := &lines{limit: r.limit} // for its buffer
+	defer in.drop()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := body.Read(buf)
-		if len(read)+n > r.limit {
+		if len(in.buf)+n > r.limit {
 			return "its answer is longer than the limit"
 		}
-		if len(read)+n > keptBuffer {
+		if len(in.buf)+n > keptBuffer {
 			room.enter()
 		}
-		read = append(read, buf[:n]...)
+		in.room(n)
+		in.buf = append(in.buf, buf[:n]...)
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -361,7 +363,7 @@ func (r *remote) takeBody(ctx context.Context, body io.Reader) string {
 			return "its answer broke off"
 		}
 	}
-	r.to.take(read)
+	r.to.take(in.buf)
 	return "what it answered is no answer"
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,9 +33,6 @@ const (
 	maxLog          = 4 << 10         // of one log line
 	maxOdd          = 100             // lines that are no messages and are still shown
 )
-
-// largeMessage is the size from which the memory of a message is given back.
-const largeMessage = 1 << 20
 
 // session is MCP with one server, as its client.
 type session struct {
@@ -560,9 +556,6 @@ func (s *session) cut(long *longLine) {
 func (s *session) take(line []byte) {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return
-	}
-	if len(line) > largeMessage {
-		defer debug.FreeOSMemory()
 	}
 	m, err := parse(line)
 	switch {
