@@ -7,6 +7,9 @@ USAGE
   sb-mcp --subject S [--profile P] [--server-name N] [--home DIR] [--socket DIR]
   sb-mcp check --subject S [--profile P] [--home DIR] [--socket DIR]
   sb-mcp can --subject S [--profile P] [--home DIR] [--socket DIR] CAPABILITY
+  sb-mcp wrap --subject S --server NAME [--env VAR]... [--max-line N]
+              [--max-server-line N] [--profile P] [--home DIR] [--socket DIR]
+              -- CMD [ARG]...
   sb-mcp --version | --help
 
 DESCRIPTION
@@ -33,6 +36,53 @@ COMMANDS
            reach:api.example.com: a host asks before it uses a tool of its own.
            Prints allow, deny or pending, and the reason. Nothing is used up;
            each answer is recorded. Exits 0 for allow, 3 for anything else
+  wrap     put another MCP server behind the broker; see below
+  host     run a server for the daemon; started by sbd only
+
+WRAPPING A SERVER
+  sb-mcp wrap starts CMD, an MCP server that speaks on standard input and output,
+  and passes lines between it and the agent. The daemon judges each call of a tool
+  before the server sees it: grants (call:NAME/TOOL) say whether it may be made at
+  all, the policy of the subject and the server how often, with which arguments,
+  and whether a person is asked first. Every call is recorded, allowed or not.
+
+  Wrapping guides, hosting enforces: an agent that may start sb-mcp may start CMD
+  itself, and the server runs as the agent does, without any credential from the
+  broker. What must not be got around, and what needs a secret, is put behind the
+  broker with sbctl server add, which has sbd run it.
+
+  What passes. Each call is written again from what was judged: without space,
+  numbers and the order of keys as they were, the method as it was understood
+  (trimmed, in lower case; tools/call and call_tool are calls). Ids stay byte for
+  byte. Unknown fields pass both ways, and so do answers, notifications, progress,
+  cancellations, and the server's own questions with their answers. Setting up a
+  session, listing and reading pass unjudged; any other method is refused unless
+  the policy lists it.
+  Refused are duplicate keys, keys in another case than the protocol's, text that
+  is not UTF-8, batches, and values nested more than 128 deep. Lines of the server
+  that are no JSON-RPC messages are dropped, and counted at the end.
+
+  Lists of tools. A server that was never trusted is judged by grants and policy
+  alone. After sbctl server trust NAME the agent is shown the tools that it may
+  call, as they were trusted: what is new or changed is withheld until it is
+  trusted again.
+
+  What an agent is told. No permission: a result with isError. Blocked by a
+  policy: error -32000, with the policy and the next step in the message and in
+  data. Waiting for a person: the call waits as long as its policy says, with
+  progress every 5 seconds where that was asked for, then error -32001 whose
+  message begins APPROVAL_PENDING id=; the same call made again gets the answer. A
+  malformed call: -32602.
+
+  Without a daemon calls are refused with BROKER_UNAVAILABLE and the list of tools
+  is empty, everything else passes; the daemon is looked for until it is there.
+
+  The end. When the agent's last line was answered the server's input is closed;
+  it has 10 seconds to end, 5 more after SIGTERM, and is then killed. SIGTERM,
+  SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the server and all
+  of its process group. What still runs in that group when the server has ended is
+  killed, and on Linux the server dies with sb-mcp, however that ends. A policy
+  that kills answers what is open and ends the server.
 
 FLAGS
   --subject S      the subject to speak for; required
@@ -41,6 +91,12 @@ FLAGS
   --home DIR       the daemon's home
   --socket DIR     the directory that holds the daemon's broker/ and operator/
                    (default run/ in the home)
+  --server NAME    wrap: the name under which policy knows the server, a-z, 0-9
+                   and dashes; it needs no sbctl server add; required
+  --env VAR        wrap: pass this variable on to the server; may be repeated
+  --max-line N     wrap: the longest line from the agent, in bytes (default 10 MiB)
+  --max-server-line N
+                   wrap: the longest line from the server, in bytes (default 64 MiB)
   --version        print the version
   --help           print this
 
@@ -52,18 +108,25 @@ ENVIRONMENT
                    ~/Library/Application Support/subject-broker
   Nothing else is read. Variables that would make libraries print what passes
   through (GODEBUG, GRPC_*, LD_* and the like) are removed at the start.
+  A wrapped server gets PATH, HOME, USER, LANG, LC_*, TERM and TMPDIR, and what
+  --env names; never SB_* or AGENT_BRAKE_*, nor what is removed at the start.
 
 EXIT STATUS
   0  done           3  denied
   1  failed         4  the daemon cannot be reached, or its vault is locked
   2  wrong usage    5  an integrity check failed
+  wrap exits as the server did, with 128 and the signal's number when a signal
+  ended it, and with 1 when a policy ended the session or CMD could not be started.
 
 EXAMPLES
   sb-mcp check --subject worker
   sb-mcp can --subject worker reach:api.example.com && curl https://api.example.com/
   An agent's configuration, as sbctl connect writes it:
     {"mcpServers": {"subject-broker": {"command": "/usr/local/bin/sb-mcp", "args": ["--subject", "worker"]}}}
+  A wrapped server in the same place:
+    {"mcpServers": {"files": {"command": "/usr/local/bin/sb-mcp", "args":
+      ["wrap", "--subject", "worker", "--server", "files", "--", "npx", "server-filesystem", "/data"]}}}
 
 SEE ALSO
-  sbctl connect, sbctl why, sbctl doctor
+  sbctl connect, sbctl server, sbctl policy, sbctl why, sbctl doctor
 `
