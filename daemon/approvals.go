@@ -22,6 +22,7 @@ const (
 	kindApprovalExpire  audit.Kind = "approval.expire"  // nobody answered, or nobody used the answer, in time
 	kindApprovalVoid    audit.Kind = "approval.void"    // what it was about is not so any more
 	kindApprovalRun     audit.Kind = "approval.run"     // an answer is used; count: the how manieth time, where they are counted
+	kindApprovalReplay  audit.Kind = "approval.replay"  // what an approved call has answered is given to a retry
 )
 
 // approvalLife is how long a card lives, answered or not.
@@ -352,13 +353,31 @@ func (a *approvals) look(c *card) (cardState, <-chan struct{}, gateAnswer) {
 		answer.outcome, answer.reason, answer.cause = gateDenied, wire.ApprovalDenied, causeVoid
 	case cardSettled:
 		if c.answer != nil {
+			if c.replaying { // somebody else is about to get it
+				return cardRunning, c.changed, gateAnswer{}
+			}
+			c.replaying = true
 			answer.outcome, answer.replay = gateReplay, c.answer
-			a.forget(c)
-			a.tell(c)
+			answer.untake = func() { a.replayed(c, false) }
+			answer.settle = func(string, []byte, bool, bool) { a.replayed(c, true) }
 		}
 	default: // it goes on
 	}
 	return c.state, c.changed, answer
+}
+
+// replayed ends that the answer of a card is being given to a retry.
+func (a *approvals) replayed(c *card, given bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !c.replaying {
+		return
+	}
+	c.replaying = false
+	if given {
+		a.forget(c)
+	}
+	a.set(c, c.state) // whoever waits for it looks again
 }
 
 // detached reports whether requests of its key attach to a card no more.
@@ -375,6 +394,8 @@ var errNotThere = errors.New("somebody else was first")
 // somebody else was first, or that a standing answer was given.
 func (d *Daemon) useCard(g *gateAsk, c *card) (gateAnswer, error) {
 	a := d.approvals
+	var turn uint64 // which reservation of the card this is
+	mine := func() bool { return c.state == cardRunning && c.turn == turn }
 	_, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
 		cause := d.standing(c)
 		a.mu.Lock()
@@ -382,6 +403,8 @@ func (d *Daemon) useCard(g *gateAsk, c *card) (gateAnswer, error) {
 		if c.state != cardApproved || c.scope != scopeOnce || cause != "" || c.expires.passed(d.clock.read()) {
 			return audit.Entry{}, errNotThere
 		}
+		c.turn++
+		turn = c.turn
 		a.set(c, cardRunning)
 		return d.runEntry(g, c.key, c.id, 0), nil
 	})
@@ -392,7 +415,7 @@ func (d *Daemon) useCard(g *gateAsk, c *card) (gateAnswer, error) {
 	if err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if c.state == cardRunning {
+		if mine() {
 			a.set(c, cardApproved)
 		}
 		return gateAnswer{}, wire.Deny(wire.AuditFailed)
@@ -403,18 +426,22 @@ func (d *Daemon) useCard(g *gateAsk, c *card) (gateAnswer, error) {
 			cause := d.standing(c)
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return c.state == cardRunning && cause == ""
+			return mine() && cause == ""
 		},
 		untake: func() {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			if c.state == cardRunning {
+			if mine() {
 				a.set(c, cardApproved)
 			}
 			a.wake()
 		},
 		settle: func(end string, answer []byte, isError, delivered bool) {
-			a.settle(c, end, answer, isError, delivered)
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if mine() {
+				a.settle(c, end, answer, isError, delivered)
+			}
 		},
 	}, nil
 }
@@ -429,13 +456,8 @@ func (d *Daemon) runEntry(g *gateAsk, k cardKey, id string, number uint64) audit
 }
 
 // settle ends a card that was used. An answer that nobody got is kept for a retry as
-// long as the card would have lived.
+// long as the card would have lived. The caller holds mu.
 func (a *approvals) settle(c *card, end string, answer []byte, isError, delivered bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if c.state != cardRunning {
-		return
-	}
 	c.outcome = end
 	if !delivered && len(answer) > 0 && len(answer) <= maxKeptAnswer && a.kept+len(answer) <= maxKeptAnswers {
 		c.answer = &replay{answer: answer, isError: isError}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"subjectbroker/audit/verify"
 	"subjectbroker/daemon/daemontest"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -70,6 +71,10 @@ func TestApprovedCall(t *testing.T) {
 	v = r.verdict(r.ask("ask", `{"n":1}`))
 	equal(t, "the retry of what nobody got", string(v.GetReplay())+" "+v.GetApprovalId(), `{"content":[]} `+id)
 	equal(t, "it is not forwarded", v.GetForward(), false)
+	replays := d.Entries("approval.replay")
+	if len(replays) != 1 || replays[0].ApprovalID != id || replays[0].Tool != "ask" || replays[0].Decision != "allow" {
+		t.Errorf("the entry of that: %+v", replays)
+	}
 	equal(t, "after that it is another request", waits(t, r, "ask", `{"n":1}`) != id, true)
 
 	runs := 0
@@ -135,6 +140,31 @@ func TestApprovedCallThatChanged(t *testing.T) {
 	equal(t, "another run", waits(t, other, "ask", `{}`) != id, true)
 	again := relayOf(t, run, "srv")
 	equal(t, "the same run on another stream", said(again.call("ask", `{}`)), "forward")
+}
+
+// What nobody got is given to nobody who may not call any more.
+func TestReplayNeedsTheGrant(t *testing.T) {
+	for _, revoked := range []bool{false, true} {
+		d := daemontest.Start(t)
+		d.Authenticate()
+		d.AddSubject("worker")
+		grant := d.Grant("worker", "call:srv/ask")
+		applyRules(t, d, atOnce(askAPerson))
+		r := relayOf(t, d.Open("worker"), "srv")
+		approve(t, d, waits(t, r, "ask", `{}`))
+		number := r.ask("ask", `{}`)
+		equal(t, "the retry", said(r.verdict(number)), "forward")
+		must(t, r.send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{
+			Id: number, End: brokerv1.RelayEnd_RELAY_END_TOOL_ERROR, Answer: []byte(`{"isError":true}`),
+		}}}))
+		d.Await(0, func(e verify.Entry) bool { return e.Kind == "call.done" })
+		want := `{"isError":true}`
+		if revoked {
+			d.Revoke(grant)
+			want = ""
+		}
+		equal(t, "what is given", string(r.verdict(r.ask("ask", `{}`)).GetReplay()), want)
+	}
 }
 
 // The approval policy of a profile follows the tools or does not, and nothing lifts

@@ -157,7 +157,10 @@ type card struct {
 	scope   string // of the answer
 	cause   string // why it is void
 	outcome string // how what was approved ended
-	answer  *replay
+	turn    uint64 // how often its use was reserved
+
+	answer    *replay
+	replaying bool // the answer is being given to a retry
 }
 
 // disclosure is one thing that would be handed out, in words.

@@ -120,8 +120,10 @@ type verdict struct {
 	cause   string
 	grant   string
 	limited bool
-	// approval is the card, or the standing answer, that this is about.
+	// approval is the card, or the standing answer, that this is about; replayed: what
+	// it was given for was done already, and its answer is given again.
 	approval string
+	replayed bool
 }
 
 // gated is the verdict after a person was asked.
@@ -130,6 +132,8 @@ func (v verdict) gated(g gateAnswer) verdict {
 	switch g.outcome {
 	case gateApproved:
 		v.outcome, v.reason, v.cause = grants.Allowed, wire.Allowed, ""
+	case gateReplay:
+		v.outcome, v.reason, v.cause, v.replayed = grants.Allowed, wire.Allowed, "", true
 	case gatePending:
 		v.outcome, v.reason, v.cause = grants.Pending, wire.ApprovalPending, g.cause
 	default:
@@ -157,13 +161,10 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 		if gate, err = a.gate(ctx, capability, v); err != nil {
 			return answer{}, err
 		}
-		if gate.outcome == gateReplay {
-			return answer{decision: grants.Allowed, reason: wire.Allowed, gate: gate}, nil
-		}
 		v = v.gated(gate)
 	}
 	var out opened
-	if a.open != nil && v.outcome == grants.Allowed {
+	if a.open != nil && v.outcome == grants.Allowed && !v.replayed {
 		switch err := a.open(&out); {
 		case errors.Is(err, errUnread):
 			d.budgets.suppress(a.peer.Key(), d.clock.now())
@@ -194,14 +195,17 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 		gate.giveBack()
 		return answer{}, wire.Deny(wire.RateLimited)
 	}
-	acts := a.acts() && v.outcome == grants.Allowed && !v.failed
+	acts := a.acts() && v.outcome == grants.Allowed && !v.failed && !v.replayed
 	if err == nil && (!acts || a.also == nil || a.also.strict()) {
 		ticket.Release = acts
 		err = ticket.Wait(ctx)
 		absent = errors.Is(err, audit.ErrFailed)
 	}
-	if !acts || err != nil { // nothing will be done, whatever the log says of it
+	if !acts && !v.replayed || err != nil { // nothing will be done, whatever the log says of it
 		gate.giveBack()
+		if gate.outcome == gateReplay {
+			gate.outcome, gate.replay = gateNone, nil
+		}
 	}
 	if err != nil {
 		out.wipe()
@@ -219,7 +223,7 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 	if v.outcome != grants.Allowed || v.failed {
 		out.wipe()
 	}
-	if acts && capability.Action.NamesResource() && gate.settle != nil { // what leaves is on its way
+	if (v.replayed || acts && capability.Action.NamesResource()) && gate.settle != nil { // what leaves is on its way
 		gate.settle(outcomeOK, nil, false, true)
 	}
 	if reserved.number > 0 {
@@ -264,7 +268,7 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, ou
 		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: string(wire.RunEnded)}, use{}
 	}
 	now := a.judge(capability)
-	if gate.outcome == gateApproved && now.outcome == grants.Pending {
+	if (gate.outcome == gateApproved || gate.outcome == gateReplay) && now.outcome == grants.Pending {
 		now = now.gated(gate)
 	}
 	if now.outcome != grants.Allowed || before.outcome != grants.Allowed {
@@ -277,7 +281,10 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, ou
 	if before.failed {
 		return before, use{}
 	}
-	if !a.acts() {
+	if before.replayed != now.replayed { // it needs nobody any more, and would be done again
+		return verdict{outcome: grants.Denied, reason: wire.ApprovalDenied, cause: causeWithdrawn, grant: now.grant, approval: gate.id}, use{}
+	}
+	if !a.acts() || now.replayed { // it was paid for when it was done
 		return now, use{}
 	}
 	st := d.state()
@@ -315,6 +322,10 @@ func (a ask) result(capability grants.Capability, v verdict, out *opened, uses u
 	e.Decision = decisionWord(v)
 	e.ReasonCode = string(v.reason)
 	e.Count = uses
+	if v.replayed {
+		e.Kind = kindApprovalReplay
+		return e
+	}
 	if a.also != nil {
 		defer func() { a.also.tell(&e, v) }()
 	}

@@ -10,7 +10,7 @@ import (
 // entryKinds are the kinds of entries that this build writes: a filter for any
 // other would silently find nothing.
 var entryKinds = []string{
-	"acquire", "audit.pruned", "authz", "call", "call.done", "explain", "flag",
+	"acquire", "approval.approve", "approval.deny", "approval.expire", "approval.replay", "approval.request", "approval.run", "approval.void", "audit.pruned", "authz", "call", "call.done", "explain", "flag",
 	"grant.create", "grant.deny", "grant.replace", "grant.revoke",
 	"key.handover", "key.rekey", "key.rewrap", "key.rotate", "key.slot_add", "key.slot_remove", "key.slot_replace", "key.slot_test",
 	"launch.disclose", "launch.end", "launch.open", "list", "op.applied", "op.intent", "op.not_applied",
