@@ -123,8 +123,10 @@ func (d *Daemon) judgeCall(ctx context.Context, r *run, c toolCall) judged {
 
 // refused is what an agent is told of a call that is not forwarded.
 func (d *Daemon) refused(ask *callAsk, reason wire.Reason) judged {
-	ask.run.count("", false, nil)
-	d.calls.count(ask.key(), callDenied)
+	if reason != wire.ApprovalPending { // which was counted as waiting
+		ask.run.count("", false, nil)
+		d.calls.count(ask.key(), callDenied)
+	}
 	j := judged{code: codeBlocked, reason: reason, next: nextStep, message: wire.Deny(reason).Message + ". " + nextStep}
 	switch reason {
 	case wire.AccessDenied:
@@ -223,12 +225,26 @@ func (a *callAsk) judge(v *verdict) {
 		return
 	}
 	now := a.d.clock.now()
-	if a.policy = st.policyOf(a.run.subject, a.call.server); a.policy == nil {
+	a.policy = st.policyOf(a.run.subject, a.call.server)
+	if a.policy == nil {
+		a.stopped(st, v)
 		return
 	}
 	a.observed = a.policy.Observes(now) || st.observed(a.call.server, now)
 	a.verdict = st.meters.judge(a.who(), a.policy, a.question(now))
 	a.follow(v)
+}
+
+// stopped refuses calls of a hosted server that a rule has stopped for the subject,
+// also when the policy is gone that had the rule: only a restart lets it run again.
+func (a *callAsk) stopped(st *state, v *verdict) {
+	if !a.call.hosted {
+		return
+	}
+	if by := st.meters.stoppedBy(a.run.subject, a.call.server); by != "" {
+		a.stood = rules.Verdict{Outcome: rules.Blocked, Policy: by, Action: rules.Kill}
+		v.outcome, v.reason, v.cause = grants.Denied, wire.PolicyBlocked, policyWords[by]
+	}
 }
 
 // pinned is the pin that the tool is judged by, and whether it may be called as far

@@ -384,14 +384,6 @@ func (m *meters) revive(server, subject string) {
 	m.note(meterEvent{what: meterRevive, server: server, subject: subject})
 }
 
-// killed reports whether a rule has stopped a hosted server for a subject.
-func (m *meters) killed(subject, server string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.live[policyKey{subject, server}]
-	return t != nil && t.killedBy != ""
-}
-
 // deadline is when a session has lasted as long as its policy lets it, and what
 // happens then; zero: never. One that has not begun begins now.
 func (m *meters) deadline(who meterEvent, policy *rules.Compiled) (time.Time, rules.Action) {
@@ -423,6 +415,17 @@ func (m *meters) killedBy(subject, server, launch string) string {
 		return s.meter.KilledBy
 	}
 	return t.killedBy
+}
+
+// stoppedBy is the policy that stopped a hosted server for a subject; empty: none
+// did.
+func (m *meters) stoppedBy(subject, server string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.live[policyKey{subject, server}]; t != nil {
+		return t.killedBy
+	}
+	return ""
 }
 
 // counted is what the metrics tell of one policy.

@@ -31,6 +31,7 @@ const (
 	maxUnjudged = 16 << 20              // bytes of arguments of one process that are not judged yet
 	maxMethod   = 128                   // bytes of the name of a method
 	maxToolName = 1024                  // and of a tool, which may be any
+	maxCall     = 24 * time.Hour        // that a hosted server has for one call
 	drainLimit  = 50 * time.Millisecond // for the last messages of a stream
 )
 
@@ -213,6 +214,7 @@ type relay struct {
 	read   chan error    // why nothing more is read
 
 	mu    sync.Mutex
+	over  bool
 	last  uint64 // highest number of a call
 	parts *relayCall
 	calls map[uint64]*relayCall // that are being judged, or on their way
@@ -325,12 +327,18 @@ func (s *relay) close() {
 	s.cancel()
 	s.d.relays.remove(s)
 	s.mu.Lock()
+	s.over = true
 	var going []*forwarded
 	for id, c := range s.calls {
-		c.cancel()
-		if c.going != nil && !s.hosted {
+		switch {
+		case c.going == nil:
+			c.cancel()
+		case !s.hosted:
+			c.cancel()
 			going = append(going, c.going)
 			delete(s.calls, id)
+		case !c.going.approved(): // whoever asks again gets the answer of one that was
+			c.cancel()
 		}
 	}
 	if s.parts != nil {
@@ -683,12 +691,17 @@ func (s *relay) call(m *brokerv1.RelayCall) error {
 		c.args = append(c.args, m.GetArguments()...)
 	}
 	s.parts = nil
-	if m.GetMore() {
+	if m.GetMore() && !s.over {
 		s.parts = c
 		s.mu.Unlock()
 		return nil
 	}
-	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	if s.over {
+		s.letGo(c)
+		s.mu.Unlock()
+		return s.ctx.Err()
+	}
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(s.ctx)) // see close
 	s.calls[c.id] = c
 	s.mu.Unlock()
 	select {
@@ -777,6 +790,9 @@ func (s *relay) judge(c *relayCall) {
 	}
 	free()
 	defer s.forget(c)
+	s.mu.Lock()
+	c.going = j.going
+	s.mu.Unlock()
 	if !s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}}) {
 		j.going.end(rules.EndCancelled, nil, false)
 		return
@@ -827,6 +843,9 @@ func (s *relay) forward(c *relayCall, going *forwarded) {
 			if !s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Answer{Answer: &brokerv1.RelayAnswer{
 				Id: c.id, Piece: piece, More: more, End: end,
 			}}}) {
+				if going.approved() {
+					return nil
+				}
 				return s.ctx.Err()
 			}
 			delivered = !more
@@ -838,9 +857,12 @@ func (s *relay) forward(c *relayCall, going *forwarded) {
 			s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Progress{Progress: &brokerv1.RelayProgress{Id: c.id, Params: params}}})
 		}
 	}
-	err := s.d.hosts.call(c.ctx, hostKey{s.run.subject, s.server}, call)
+	ctx, cancel := context.WithTimeout(c.ctx, maxCall)
+	defer cancel()
+	defer context.AfterFunc(s.d.life, cancel)()
+	err := s.d.hosts.call(ctx, hostKey{s.run.subject, s.server}, call)
 	switch {
-	case c.ctx.Err() != nil && !delivered:
+	case ctx.Err() != nil && !delivered:
 		going.end(rules.EndCancelled, nil, false)
 		return
 	case err != nil && !delivered:
