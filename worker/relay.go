@@ -23,17 +23,19 @@ const (
 	maxMeta       = 64 << 10  // bytes of RelayCall.Meta
 	maxAnswer     = 65 << 20  // bytes of one answer of a hosted server
 	maxAnswers    = 130 << 20 // bytes of those that were not released, of all relays of one run
-	maxReplay     = 1 << 20   // bytes of an answer in a RelayOutcome
-	maxListed     = 448 << 10 // bytes of all that one Listed says: a request of the worker plane is no larger
+	maxReplay     = 448 << 10 // bytes of an answer in a RelayOutcome: a request of the worker plane is no larger
+	maxListed     = 448 << 10 // bytes of all that one Listed says, likewise
 	maxTools      = 1024      // tools of one server
 	maxInstructed = 64 << 10  // bytes of a server's instructions
-	maxToolObject = 1 << 20   // bytes of one tool's object
 )
 
-// Deadlines of a call. A daemon that judges answers at once; one that asks a
+// Deadlines of a call. A daemon that judges answers within seconds; before it
+// forwards a call itself it may have to start the server first. One that asks a
 // person says so, and then waits as long as its policy tells it.
 const (
-	judgeDeadline  = 30 * time.Second
+	sendDeadline   = 30 * time.Second
+	judgeDeadline  = 10 * time.Second
+	startDeadline  = 2 * time.Minute
 	personDeadline = 6 * time.Minute
 )
 
@@ -158,7 +160,7 @@ type RelayOutcome struct {
 	ID  uint64 // of the verdict
 	End RelayEnd
 	// Answer is the result or error object of a call that was approved. One over
-	// 1 MiB is not kept.
+	// 448 KiB is not kept.
 	Answer []byte
 	// Delivered: the client has the answer.
 	Delivered bool
@@ -382,7 +384,7 @@ func (r *Relay) send(ctx context.Context, message func() *brokerv1.RelayRequest)
 	}
 	defer func() { <-r.sending }()
 	// A daemon that does not read is none: the stream ends, and with it the wait.
-	defer time.AfterFunc(judgeDeadline, r.cancel).Stop()
+	defer time.AfterFunc(sendDeadline, r.cancel).Stop()
 	if err := r.stream.Send(message()); err != nil {
 		<-r.over // the reader learns why
 		return r.err
@@ -466,7 +468,11 @@ func (p *RelayPending) Verdict(ctx context.Context) (RelayVerdict, error) {
 
 // wait waits for the judgement, in time.
 func (p *RelayPending) wait(ctx context.Context) error {
-	late := time.NewTimer(judgeDeadline)
+	patience := judgeDeadline
+	if p.relay.config.Mode == Hosted {
+		patience = startDeadline
+	}
+	late := time.NewTimer(patience)
 	defer late.Stop()
 	asked := p.asked
 	for {
@@ -556,9 +562,9 @@ func (r *Relay) Outcome(ctx context.Context, o RelayOutcome) error {
 // Listed tells the daemon what a wrapped server offers, all pages of it. It does
 // not wait for the daemon; answer does: it returns what may be called of it, the
 // daemon's next word on that, or an error when none comes before its ctx ends. Left
-// out, and so withheld of a server that is trusted, are tools without a name or over
-// 1 MiB, all of a name that stands twice, and what is beyond 1024 tools or 4 MiB in
-// all; so are instructions over 64 KiB.
+// out, and so withheld of a server that is trusted, are tools without a name,
+// all of a name that stands twice, and what is beyond 1024 tools or 448 KiB in all; so
+// are instructions over 64 KiB.
 func (r *Relay) Listed(ctx context.Context, tools []ServerTool, instructions string) (answer func(context.Context) (RelayTools, error), err error) {
 	if len(instructions) > maxInstructed {
 		instructions = ""
@@ -571,7 +577,7 @@ func (r *Relay) Listed(ctx context.Context, tools []ServerTool, instructions str
 	room := maxListed - len(instructions)
 	for _, tool := range tools {
 		size := len(tool.Name) + len(tool.Object) + 16 // for the framing
-		if tool.Name == "" || named[tool.Name] > 1 || len(tool.Object) > maxToolObject || size > room || len(listed.Tools) == maxTools {
+		if tool.Name == "" || named[tool.Name] > 1 || size > room || len(listed.Tools) == maxTools {
 			continue
 		}
 		room -= size

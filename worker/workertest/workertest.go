@@ -51,6 +51,9 @@ type Document struct {
 	Content []byte
 }
 
+// maxRequest is the largest request that a daemon reads, in bytes.
+const maxRequest = 512 << 10
+
 type run struct {
 	subject string
 	profile string
@@ -104,7 +107,7 @@ func (b *Broker) Start() {
 	if err := os.Chmod(socket, 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage))
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(wire.MaxMessage))
 	brokerv1.RegisterBrokerServiceServer(server, service{b: b})
 	b.mu.Lock()
 	b.server = server
