@@ -22,6 +22,13 @@ DESCRIPTION
   eras of the protocol are spoken: sessions that begin with initialize, from
   revision 2024-11-05 on, and the stateless revision 2026-07-28.
 
+  Beside them stand the tools of servers that sbd runs (sbctl server add), as
+  SERVER_TOOL, everything else as the server describes it; a name over 64
+  characters is left out. A call of one is judged and recorded before its server
+  sees it, and refused as below, under WRAPPING A SERVER. What the server answers
+  comes as it is, up to 64 MiB, with progress and cancellation. The agent hears
+  when the list is another one.
+
   It starts and answers without a daemon, and looks for it until it is there:
   calls are then refused with BROKER_UNAVAILABLE. It ends when its input does,
   or on SIGTERM, after answering what is in flight.
@@ -37,7 +44,8 @@ COMMANDS
            Prints allow, deny or pending, and the reason. Nothing is used up;
            each answer is recorded. Exits 0 for allow, 3 for anything else
   wrap     put another MCP server behind the broker; see below
-  host     run a server for the daemon; started by sbd only
+  host     run one server for the daemon, or speak to one over HTTP, in namespaces
+           of its own where the kernel gives them; started by sbd only
 
 WRAPPING A SERVER
   sb-mcp wrap starts CMD, an MCP server that speaks on standard input and output,
