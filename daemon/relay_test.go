@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -624,6 +625,61 @@ func try(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// maxJudgingAtLeast is how many calls of one stream are judged at once, or more.
+const maxJudgingAtLeast = 40
+
+// A client that asks without end and reads nothing holds a bounded part of the
+// daemon, and keeps nobody out.
+func TestAClientThatDoesNotRead(t *testing.T) {
+	d := daemontest.Start(t)
+	run := worker(t, d)
+	other := relayOf(t, d.Open("worker"), "srv")
+	before := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := run.Relay(ctx)
+	must(t, err)
+	must(t, stream.Send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Open{Open: &brokerv1.RelayOpen{
+		RunId: run.ID, Server: "srv", Mode: brokerv1.RelayMode_RELAY_MODE_WRAPPED,
+	}}}))
+	var sent atomic.Uint64
+	flood := make(chan struct{})
+	go func() {
+		defer close(flood)
+		padding := []byte(`{"a":"` + strings.Repeat("x", 1000) + `"}`)
+		for id := uint64(1); ; id++ {
+			if stream.Send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: &brokerv1.RelayCall{
+				Id: id, Method: "tools/call", Tool: "ok", Arguments: padding,
+			}}}) != nil {
+				return
+			}
+			sent.Add(1)
+		}
+	}()
+	// When nothing more is taken, whatever it holds is there.
+	for last := uint64(0); ; {
+		time.Sleep(200 * time.Millisecond)
+		now := sent.Load()
+		if now > 0 && now == last {
+			break
+		}
+		last = now
+	}
+	if more := runtime.NumGoroutine() - before; more > 150 {
+		t.Errorf("%d goroutines more", more)
+	}
+	equal(t, "others go on", said(other.call("ok", "{}")), "forward")
+	held := runtime.NumGoroutine()
+	d.SetEnabled("worker", false)
+	equal(t, "a client that reads is told the end", other.over(), wire.RunEnded)
+	eventually(t, "nothing is held any more", func() bool { return runtime.NumGoroutine() < before+20 })
+	if held < before+maxJudgingAtLeast {
+		t.Errorf("%d goroutines more while it asked: it never held the daemon up", held-before)
+	}
+	cancel()
+	<-flood
 }
 
 // No argument, and no name that is none, is in the log, in an answer or in what the
