@@ -148,6 +148,7 @@ func (ts tallies) apply(e *meterEvent, find findPolicy) {
 			}
 		}
 		return
+	default: // it is about a session
 	}
 	policy := e.policy
 	if find != nil {
@@ -183,6 +184,7 @@ func (ts tallies) apply(e *meterEvent, find findPolicy) {
 			policy.Settle(m, e.tool, e.end, e.at)
 		case meterKill:
 			m.KilledBy = e.killedBy
+		default: // see above
 		}
 	})
 }
