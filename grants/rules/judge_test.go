@@ -2,7 +2,9 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -230,7 +232,7 @@ func TestBreaker(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		counts Counts
-		steps  string // of a second each: j judge and expect forward, x judge and expect block, t take, o ok, e error, l isError, r transport, c cancelled, + ten seconds pass
+		steps  string // of a second each: j judge and expect forward, x judge and expect block, t take, o ok, e error, l isError, r transport, c cancelled, + ten seconds pass, - five
 	}{
 		{"opens after two in a row, and not before", CountErrors, "jtej te x"},
 		{"an answer in between", CountErrors, "te to te j te x"},
@@ -245,6 +247,8 @@ func TestBreaker(t *testing.T) {
 		{"a probe that is cancelled lets another probe", CountErrors, "te te + jt x c j"},
 		{"a probe that never ended does not block for ever", CountErrors, "te te + jt x + j"},
 		{"an answer from before it opened", CountErrors, "ttt e e x o x"},
+		{"a failure from before it opened keeps it open no longer", CountErrors, "ttt e e - e - j"},
+		{"a probe that fails late opens it for as long", CountErrors, "te te + jt - e - x - j"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := compile(t, Rules{Limits: Limits{Breaker: &Breaker{2, 9 * time.Second, tc.counts}}})
@@ -265,6 +269,8 @@ func TestBreaker(t *testing.T) {
 					c.Take(m, call(t, "t", "", at))
 				case '+':
 					at += 10 * time.Second
+				case '-':
+					at += 5 * time.Second
 				case ' ':
 				default:
 					c.Settle(m, "t", ends[step], noon.Add(at))
@@ -272,6 +278,63 @@ func TestBreaker(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A call that is forwarded although the breaker is open is no probe.
+func TestNoProbeWhileOpen(t *testing.T) {
+	c := compile(t, Rules{OnViolation: Warn, Limits: Limits{Breaker: &Breaker{1, time.Minute, CountErrors}}})
+	m := &Meter{}
+	c.Settle(m, "t", EndError, noon)
+	c.Take(m, call(t, "t", "", time.Second))
+	c.Settle(m, "t", EndOK, noon.Add(2*time.Second))
+	if got := c.Judge(m, call(t, "t", "", 3*time.Second)); !slices.Contains(got.Warned, CircuitBreakerPolicy) {
+		t.Errorf("closed by a call that was no probe: %+v", got)
+	}
+	c.Take(m, call(t, "t", "", time.Minute))
+	c.Settle(m, "t", EndOK, noon.Add(time.Minute))
+	if got := c.Judge(m, call(t, "t", "", time.Minute)); len(got.Warned) > 0 {
+		t.Errorf("the control, closed by a probe: %+v", got)
+	}
+}
+
+// Of what asks for a person, the first in the chain is what the person is told.
+func TestFirstQuestion(t *testing.T) {
+	rule := func(key string) Rule {
+		return Rule{Tool: "t", DenyIf: map[string]Matcher{key: {Exact: text("1")}}, Action: RequestApproval}
+	}
+	a, b := rule("a"), rule("b")
+	c := compile(t, Rules{Security: Security{Granular: []Rule{a, b}, RequireApproval: []string{"t"}}})
+	for args, want := range map[string]string{`{"a":1,"b":1}`: ruleID(&a), `{"b":1}`: ruleID(&b), `{}`: ""} {
+		got := c.Judge(&Meter{}, call(t, "t", args, 0))
+		if got.Outcome != Asked || got.Rule != want || (got.Policy == ApprovalPolicy) != (want == "") {
+			t.Errorf("%s: %+v, want rule %q", args, got, want)
+		}
+	}
+}
+
+// What was found for one tool is not what is found for another, and many goroutines
+// may judge by one policy.
+func TestFindingsAreOfOneTool(t *testing.T) {
+	other := Rule{Tool: "other", DenyIf: map[string]Matcher{"path": {Exact: text("x")}}, Action: Block}
+	c := compile(t, Rules{Security: Security{Granular: []Rule{envRule, other}}})
+	one := call(t, "ok", `{"path":".env"}`, 0)
+	for tool, want := range map[string]Outcome{"ok": Blocked, "other": Forwarded} {
+		one.Tool = tool
+		if got := c.Judge(&Meter{}, one); got.Outcome != want {
+			t.Errorf("%s: %v, want %v", tool, got.Outcome, want)
+		}
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 50 {
+				if got := c.Judge(&Meter{}, call(t, "ok", `{"path":".env"}`, 0)); got.Outcome != Blocked {
+					t.Errorf("%+v", got)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // However many tools fail, a meter does not grow for ever.

@@ -97,6 +97,7 @@ func TestMatchers(t *testing.T) {
 		{"relative and out", Matcher{Path: []string{"src"}}, `"src/../../etc"`, false, true},
 		{"both kinds", Matcher{Path: []string{"/data", "src"}}, `"src/x"`, true, true},
 		{"a home", Matcher{Path: []string{"/home/u"}}, `"~/x"`, false, true},
+		{"a home against relative names", Matcher{Path: []string{"src"}}, `"~/x"`, false, true},
 		{"a URL of a file", Matcher{Path: []string{"/data"}}, `"file:///data/x"`, false, true},
 		{"a NUL", Matcher{Path: []string{"/data"}}, `"/data/x\u0000/../../etc"`, false, true},
 		{"no text is no file", Matcher{Path: []string{"/data"}}, `["/data/x"]`, false, true},
