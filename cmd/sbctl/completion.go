@@ -88,12 +88,16 @@ func (a *app) names(ctx context.Context) complete.Names {
 			return a.subjectNames(ctx)
 		case sort == "p", sort == "profile":
 			return a.profileNames(ctx)
+		case sort == "server":
+			return a.serverNames(ctx)
+		case sort == "t" && noun == "server" && len(typed) > 0:
+			return a.toolNames(ctx, typed[0], "")
 		case sort == "r", sort == "name" && noun == "resource":
 			return a.resourceNames(ctx, "", "")
 		case sort == "name" && noun == "secret":
 			return a.resourceNames(ctx, typeSealed, "")
 		case sort == "cap":
-			return append(a.resourceNames(ctx, "", ""), a.resourceNames(ctx, "", "read:")...)
+			return slices.Concat(a.resourceNames(ctx, "", ""), a.resourceNames(ctx, "", "read:"), a.resourceNames(ctx, typeSealed, "use:"), a.callNames(ctx))
 		case sort == "what" && len(typed) == 0:
 			return append(a.grantNames(ctx), a.subjectNames(ctx)...)
 		case sort == "what" && len(typed) == 1:
@@ -127,6 +131,42 @@ func (a *app) resourceNames(ctx context.Context, sort, prefix string) []complete
 		if sort == "" || r.GetType() == sort {
 			found = append(found, complete.Candidate{Word: prefix + r.GetName(), Help: r.GetKind()})
 		}
+	}
+	return found
+}
+
+func (a *app) serverNames(ctx context.Context) []complete.Candidate {
+	servers, _ := a.servers(ctx, "")
+	var found []complete.Candidate
+	for _, s := range servers {
+		found = append(found, complete.Candidate{Word: s.GetName(), Help: reachedBy(s)})
+	}
+	return found
+}
+
+// toolNames are the tools of a server, each after prefix.
+func (a *app) toolNames(ctx context.Context, server, prefix string) []complete.Candidate {
+	got, _ := a.server(ctx, "", server, false)
+	var found []complete.Candidate
+	for _, t := range got.GetTools() {
+		if t.GetName() != "" {
+			found = append(found, complete.Candidate{Word: prefix + t.GetName(), Help: t.GetState()})
+		}
+	}
+	return found
+}
+
+// mostCallServers bounds the servers whose tools are offered.
+const mostCallServers = 16
+
+// callNames are the capabilities to call tools of servers.
+func (a *app) callNames(ctx context.Context) []complete.Candidate {
+	servers, _ := a.servers(ctx, "")
+	var found []complete.Candidate
+	for _, s := range servers[:min(len(servers), mostCallServers)] {
+		prefix := "call:" + s.GetName() + "/"
+		found = append(found, complete.Candidate{Word: prefix + "*", Help: "every tool of " + s.GetName()})
+		found = append(found, a.toolNames(ctx, s.GetName(), prefix)...)
 	}
 	return found
 }

@@ -24,7 +24,8 @@ func (doctorCmd) Help() string {
 	return `Tries what this machine, the daemon and the agents' configurations really hold,
 and for each thing that is wrong names the command that mends it. Which tiers hold
 is found out by building an empty tree of each kind. Tokens that stand in an
-agent's configuration in clear are named by file and setting, never by value.
+agent's configuration in clear are named by file and setting, never by value, and
+so are MCP servers that an agent starts beside sb-mcp, where nobody judges them.
 
 Works without a daemon, and then says so. The exit code is 1 when a probe fails; a
 warning is no failure.
@@ -145,6 +146,9 @@ func (a *app) probeDaemon(ctx context.Context, tiers []probe) []probe {
 	probes = append(probes, a.probeOperator(ctx, s)...)
 	probes = append(probes, probeShims(s)...)
 	probes = append(probes, probeParents(s.GetRuns(), parentOf)...)
+	if s.GetVaultState() == "unlocked" {
+		probes = append(probes, a.probeServers(ctx, s)...)
+	}
 	none := slices.ContainsFunc(s.GetProbes(), func(p *operatorv1.Probe) bool { return p.GetName() == "files" })
 	if s.GetVaultState() == "unlocked" && !none {
 		probes = append(probes, a.probeFiles(ctx)) // which is an entry in the log

@@ -41,7 +41,7 @@ func (a *app) probeAgents(ctx context.Context) []probe {
 	} else {
 		probes = append(probes, passed("agents", "connected by %s", count(connected, "entry")))
 	}
-	return append(append(probes, a.probeContexts(ctx, found)...), a.probeTokens()...)
+	return slices.Concat(probes, a.probeContexts(ctx, found), a.probeBypass(), a.probeTokens())
 }
 
 // mostProjects bounds the projects whose contexts are looked at.

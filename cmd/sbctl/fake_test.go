@@ -42,6 +42,7 @@ type fakeOperator struct {
 	follow    bool   // WatchEvents goes on after the last line
 	keys      *fakeKeys
 	auth      *fakeAuth
+	hosting   fakeServers
 	cards     *fakeCards
 	refusal   *wire.Error // what every call but Status answers
 	changed   chan struct{}

@@ -36,11 +36,16 @@ Reading a secret needs --disclose: the agent sees the value and may keep it in
 its transcript. Such a grant without a limit gets one hour; --ttl none says that
 it really has none. What is personal is granted only by the operator who put it.
 
+call:SERVER/TOOL lets the subject call a tool of a server behind the broker, and
+call:SERVER/* all of them; what a policy around the server says comes on top. With
+--require-approval a person is asked each time.
+
 Examples:
   sbctl grant worker design-doc
   sbctl grant worker 'read:docs.*' --until "tomorrow 09:00"
   sbctl grant worker github.token --disclose --uses 1
-  sbctl grant worker read:payroll --deny`
+  sbctl grant worker read:payroll --deny
+  sbctl grant worker 'call:github/*' use:github.token`
 }
 
 // Run grants.
@@ -187,9 +192,14 @@ profile a run reaches at most what the tools that it lists require, narrowed by 
 caps: the trace names the step that stops it. The exit code is 0 for allow and 3
 for anything else.
 
+Of call:SERVER/TOOL the trace goes on to whether the tool is as it was trusted, and
+to the policy around the server, which judges the arguments too ("sbctl policy
+test"). What stops a call there makes the exit code 3.
+
 Examples:
   sbctl explain worker design-doc
   sbctl explain worker use:github.token --tier bound
+  sbctl explain worker call:github/create_issue
   sbctl explain worker reach:api.github.com --profile coder`
 }
 
@@ -210,6 +220,7 @@ type explainView struct {
 	Cause      string     `json:"cause,omitempty"`
 	GrantID    string     `json:"grantId,omitempty"`
 	Steps      []stepView `json:"steps"`
+	Call       *callAfter `json:"call,omitempty"` // what comes after the grants
 }
 
 // Run explains.
@@ -232,10 +243,19 @@ func (c explainCmd) Run(ctx context.Context, a *app) error {
 		view.Steps = append(view.Steps, stepView{step.GetCheck(), step.GetResult(), step.GetDetail(), step.GetGrantId()})
 		rows = append(rows, []string{step.GetCheck(), step.GetResult(), step.GetGrantId(), step.GetDetail()})
 	}
+	view.Call = a.afterGrants(ctx, c.Subject, capability)
+	stopped := ""
+	if view.Call != nil {
+		rows = append(rows, view.Call.rows...)
+		if view.Call.stopped() && view.Decision != "deny" {
+			stopped = "the grants do not stop it, and what comes after them does"
+		}
+	}
 	err = a.out.Object(ui.Object{
 		ID: view.Decision,
 		Fields: []ui.Field{
 			{Name: "decision", Value: view.Decision},
+			{Name: "but", Value: stopped},
 			{Name: "reason", Value: view.ReasonCode},
 			{Name: "cause", Value: withMeaning(view.Cause)},
 			{Name: "profile", Value: view.Profile},
@@ -249,7 +269,10 @@ func (c explainCmd) Run(ctx context.Context, a *app) error {
 	if err := a.out.Section("Trace", []string{"CHECK", "RESULT", "GRANT", "DETAIL"}, rows); err != nil {
 		return err
 	}
-	if view.Decision != decisionAllow {
+	if view.Call != nil {
+		view.Call.say(a, c.Subject, view.Decision != "deny")
+	}
+	if view.Decision != decisionAllow || stopped != "" {
 		a.sayNearest(ctx, cause(view.Cause), c.Subject, resourceOf(capability))
 		return exitCode(wire.ExitDenied)
 	}

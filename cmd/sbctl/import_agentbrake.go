@@ -10,7 +10,7 @@ import (
 type importBrakeCmd struct {
 	File    string `arg:"" help:"The policy file."`
 	Subject string `required:"" placeholder:"S" help:"Whose calls it judges."`
-	Server  string `required:"" placeholder:"N" help:"The server that it is around, hosted or wrapped; it need not be there yet."`
+	Server  string `required:"" placeholder:"SERVER" help:"The server that it is around, hosted or wrapped; it need not be there yet."`
 	DryRun  bool   `help:"Print what would change, and change nothing."`
 }
 

@@ -123,7 +123,8 @@ type importMCPCmd struct {
 	File    string `arg:"" help:"The configuration of an agent: JSON, or TOML where the name ends in .toml."`
 	Server  string `placeholder:"N" help:"Only this MCP server."`
 	Subject string `placeholder:"S" help:"Let this subject use what is sealed where the broker puts it in; it reads none of it."`
-	Rewrite bool   `help:"Leave sb://RESOURCE in the file in place of each token."`
+	Host    bool   `help:"Put the servers behind the broker, for the subject, with what is sealed."`
+	Rewrite bool   `help:"Leave sb://RESOURCE in the file in place of each token; with --host, sb-mcp in place of the servers."`
 	DryRun  bool   `help:"Print what would be done, and do nothing."`
 }
 
@@ -143,12 +144,19 @@ the token is sealed.
 --rewrite first seals, then puts the new file in the place of the old one in one
 step, with the same owner and mode, and keeps no copy. Comments and layout stay.
 A link is followed. A server that is started with a reference does not log in by
-it: until servers are run by the broker, take the variable out of the entry and
-start the agent with "sbctl run --env NAME=RESOURCE". Tokens in arguments and
-addresses are named, and left to you.
+it: it has to be hosted, or started with "sbctl run --env NAME=RESOURCE". Tokens in
+arguments and addresses are named, and left to you.
+
+--host puts each server behind the broker as "server add" does, its tokens as
+secrets, and lets the subject call it; with --rewrite its entry then leaves the file,
+and one that starts sb-mcp for the subject takes the place of all. A server is left,
+and the reason said, when the agent alone can run it (what it expands, a log-in of
+its own, SSE), when it is switched off, and when another of its name is there. Each
+still has to be trusted; the commands are printed at the end.
 
 Examples:
   sbctl import mcp-config ~/.claude.json --dry-run
+  sbctl import mcp-config ~/.claude.json --host --subject coder --rewrite
   sbctl import mcp-config ~/.codex/config.toml --server github --rewrite`
 }
 
@@ -172,6 +180,9 @@ func (c importMCPCmd) Run(ctx context.Context, a *app) error {
 		}
 		return refuse(doing, "%s", refused)
 	}
+	if c.Host {
+		return c.host(ctx, a, doing, file, found)
+	}
 	values := 0
 	for _, s := range found.Settings {
 		if s.Token && (c.Server == "" || s.Server == c.Server) {
@@ -182,24 +193,12 @@ func (c importMCPCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	job := importJob{doing: doing, file: file, subject: c.Subject, rewrite: c.Rewrite, dryRun: c.DryRun, servers: true, after: found.Rewrite}
-	for _, s := range found.Settings {
-		item := importItem{
-			Server: s.Server, Project: s.Project, Table: s.Table, Key: s.Key, Line: s.Line, Result: leftAsItIs, Reason: s.Why, same: -1,
-		}
+	job.items = settingsOf(found, file, func(s agents.Setting) string {
 		if c.Server != "" && s.Server != c.Server {
-			item.Reason = "of another server"
-		} else if s.Token {
-			item.value, item.base = s.Value, nameFrom(s.Server+"."+s.Key)
-			item.source = s.Place() + " of " + file.Path()
-			if s.Project != "" {
-				item.source = s.Place() + " for " + s.Project + " of " + file.Path()
-			}
-			item.same = slices.IndexFunc(job.items, func(other importItem) bool {
-				return other.same < 0 && other.value != nil && bytes.Equal(other.value, s.Value)
-			})
+			return "of another server"
 		}
-		job.items = append(job.items, item)
-	}
+		return ""
+	})
 	for _, stray := range found.Strays {
 		if c.Server == "" || stray.Server == c.Server {
 			a.say("line %d: %s %s %s: not sealed, change it by hand", stray.Line, stray.Server, stray.Place, stray.Why)
@@ -313,8 +312,8 @@ func (a *app) sayHandingOver(job importJob, after []byte) {
 	subject := orWord(job.subject, "SUBJECT")
 	if job.servers {
 		first := job.items[slices.IndexFunc(job.items, func(i importItem) bool { return i.value != nil })]
-		a.done("a server that is started with a reference does not log in by it: until the broker runs it, take %s out of its entry, and start the agent with: %s",
-			first.Key, a.paste("run", "--subject", subject, "--env", first.Key+"="+first.ResourceID, "--", "AGENT"))
+		a.done("a server that is started with a reference does not log in by it; to have the broker run %s with %s: %s",
+			first.Server, first.ResourceID, a.paste("import", "mcp-config", job.file.Path(), "--server", first.Server, "--host", "--rewrite", "--subject", subject))
 		return
 	}
 	command := a.paste("run", "--subject", subject, "--env-file", job.file.Path(), "--", "COMMAND")

@@ -99,7 +99,7 @@ func (c policyLintCmd) Run(a *app) error {
 		return err
 	}
 	if isRefused {
-		return otherFormat(refuse(doing, "%v", refused), document, c.Format, "sbctl policy lint "+shellQuote(c.File)+" --format agent-brake")
+		return otherFormat(refuse(doing, "%v", refused), document, c.Format, fmt.Sprintf("sbctl policy lint %s --format agent-brake", shellQuote(c.File)))
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func (a *app) policies(ctx context.Context, doing, subject, server string) ([]*o
 
 type policyListCmd struct {
 	Subject string `placeholder:"S" help:"Only those of this subject."`
-	Server  string `placeholder:"N" help:"Only those around this server."`
+	Server  string `placeholder:"SERVER" help:"Only those around this server."`
 }
 
 // Help is the manual of policy list.
@@ -62,7 +62,7 @@ launches, other limits are of one. VERSION is what entries of the log name.
 
 Examples:
   sbctl policy list
-  sbctl policies --server github -o json`
+  sbctl policy list --server github -o json`
 }
 
 // Run lists policies.

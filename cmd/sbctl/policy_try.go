@@ -20,7 +20,7 @@ type policyTestCmd struct {
 	File    string `arg:"" help:"The document; - is standard input."`
 	Call    string `required:"" placeholder:"JSON" help:"The call: {\"tool\": …, \"arguments\": {…}}."`
 	Subject string `placeholder:"S" help:"Whose policy; needed where the document has several."`
-	Server  string `placeholder:"N" help:"Around which server; likewise."`
+	Server  string `placeholder:"SERVER" help:"Around which server; likewise."`
 	Format  string `enum:",agent-brake" default:"" placeholder:"agent-brake" help:"agent-brake: it is a policy file of that proxy."`
 	Times   int    `default:"1" placeholder:"N" help:"Make the call so often, counting as the daemon does (default: 1)."`
 	Every   string `placeholder:"D" help:"Time between two calls: 500ms, 10s. Without it they come at once."`
@@ -38,7 +38,7 @@ person would be asked.
 
 Examples:
   sbctl policy test broker.yaml --call '{"tool": "search", "arguments": {"q": "x"}}'
-  sbctl policy test p.yaml --subject s --server n --call '{"tool": "search"}' --times 11`
+  sbctl policy test p.yaml --call '{"tool": "search"}' --times 11 --every 10s`
 }
 
 type tryView struct {

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"subjectbroker/cmd/sbctl/internal/nearest"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+)
+
+// What comes after the grants when a tool of a server is called.
+
+// callAfter says what else stands between a subject and a tool that its grants
+// concern.
+type callAfter struct {
+	Server string `json:"server"`
+	Tool   string `json:"tool"`
+	State  string `json:"toolState"` // as in server show, or unknown
+	Pin    string `json:"pin,omitempty"`
+	Policy string `json:"policy,omitempty"` // version of the policy around the server
+
+	names []string
+	rows  [][]string
+}
+
+// Results of what comes after the grants, in the words of a trace.
+const (
+	stepPass = "pass"
+	stepFail = "fail"
+	stepSkip = "skip"
+)
+
+// toolUnknown is the state of a tool that nobody has seen.
+const toolUnknown = "unknown"
+
+// afterGrants looks at trust and policy for a capability to call one tool; nil for
+// any other.
+func (a *app) afterGrants(ctx context.Context, subject, capability string) *callAfter {
+	object, isCall := strings.CutPrefix(capability, "call:")
+	server, tool, one := strings.Cut(object, "/")
+	if !isCall || !one || strings.HasSuffix(tool, "*") {
+		return nil
+	}
+	after := &callAfter{Server: server, Tool: tool, State: toolUnknown}
+	got, err := a.server(ctx, "", server, false)
+	if err != nil {
+		after.add("server", stepSkip, "none of that name is known")
+		return after
+	}
+	s := got.GetServer()
+	for _, t := range got.GetTools() {
+		if t.GetName() != "" {
+			after.names = append(after.names, t.GetName())
+		}
+		if t.GetName() == tool {
+			after.State, after.Pin = t.GetState(), t.GetPin()
+		}
+	}
+	switch {
+	case s.GetHosted():
+		after.add("server", stepPass, "hosted by the broker")
+	default:
+		after.add("server", stepPass, "started by agents, with sb-mcp wrap")
+	}
+	switch pinned := s.GetTrusted() > 0; {
+	case after.State == toolTrusted:
+		after.add("trust", stepPass, "the tool is as it was trusted, pin "+shortPin(after.Pin))
+	case !pinned && !s.GetHosted():
+		after.add("trust", stepSkip, "nothing of it was trusted: what it offers is not compared")
+	case after.State == toolUnknown:
+		after.add("trust", stepFail, "nobody has seen a tool of that name")
+	default:
+		after.add("trust", stepFail, "the tool is "+after.State+": withheld until it is trusted")
+	}
+	policies, _ := a.policies(ctx, "", subject, server)
+	if len(policies) == 0 {
+		after.add("policy", stepSkip, "there is none around it for "+subject+": no limits")
+		return after
+	}
+	after.judgePolicy(a, policies[0])
+	return after
+}
+
+func (c *callAfter) add(check, result, detail string) {
+	c.rows = append(c.rows, []string{check, result, "", detail})
+}
+
+// judgePolicy says what of a policy does not depend on the arguments.
+func (c *callAfter) judgePolicy(a *app, p *operatorv1.Policy) {
+	c.Policy = p.GetVersion()
+	words := "version " + p.GetVersion() + " judges the call with its arguments"
+	result := stepPass
+	if state := meterStates(p); state != "" {
+		result, words = stepFail, words+"; now: "+state
+	}
+	if observing := a.observing(p.GetObserveUntil()); observing != "" {
+		result, words = stepPass, words+"; its rules "+observing
+	}
+	c.add("policy", result, words)
+}
+
+// stopped says that the call is refused although the grants allow it.
+func (c *callAfter) stopped() bool {
+	return slices.ContainsFunc(c.rows, func(row []string) bool { return row[1] == stepFail })
+}
+
+// say tells a person what would be done about it.
+func (c *callAfter) say(a *app, subject string, allowed bool) {
+	if near, ok := nearest.Name(c.Tool, c.names); ok && c.State == toolUnknown {
+		a.done("no tool of %s is named %s, did you mean %s?", c.Server, c.Tool, near)
+	}
+	switch {
+	case !allowed:
+	case c.State == toolNew || c.State == toolChanged:
+		a.done("the grants allow it, and it is withheld: %s", a.paste("server", "trust", c.Server))
+	case c.Policy != "":
+		a.done("with arguments: %s", a.paste("policy", "show", subject, c.Server)+", and "+
+			a.paste("policy", "test", "FILE", "--call", fmt.Sprintf(`{"tool": %s, "arguments": {}}`, quotedYAML(c.Tool))))
+	}
+}
