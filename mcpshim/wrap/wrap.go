@@ -204,7 +204,7 @@ func (s *session) drain(out io.Writer) {
 func (s *session) goodbye(ctx context.Context, stop func(), kept <-chan struct{}) {
 	waiting, cancel := context.WithTimeout(ctx, goodbyeWait)
 	defer cancel()
-	if s.keeper.Current() != nil {
+	if s.keeper.Current() != nil && !isClosed(s.killed) {
 		if relay, err := s.keeper.Relay(waiting, s.relayTo); err == nil {
 			relay.Finish(waiting)
 		}
