@@ -91,6 +91,7 @@ type grammar struct {
 	Man        manCmd        `cmd:"" hidden:"" help:"Write the man pages into a directory"`
 	Complete   completeCmd   `cmd:"" hidden:"" name:"__complete" help:"Answer a completion script"`
 	Attempt    attemptCmd    `cmd:"" hidden:"" name:"__attempt" help:"Make an attack for conformance"`
+	Desk       deskCmd       `cmd:"" hidden:"" name:"__desk" help:"Be the MCP server of a demonstration"`
 }
 
 // Help is the manual of sbctl itself.

@@ -14,12 +14,24 @@ import (
 )
 
 type demoCmd struct {
-	Document string `placeholder:"F" help:"A document of yours to hand out (default: README.md here, if there is one)."`
-	Keep     bool   `help:"Keep the temporary home afterwards."`
+	Broker demoBrokerCmd `cmd:"" default:"withargs" help:"Documents, two agents, and the log that proves what they got"`
+	Tools  demoToolsCmd  `cmd:"" help:"A rogue agent against the policy around an MCP server"`
 }
 
 // Help is the manual of demo.
 func (demoCmd) Help() string {
+	return `Shows what the broker does, with the real programs in a temporary home: "demo" with
+documents, "demo tools" with the tools of a server. Nothing of your own broker is
+touched. Every step is checked; the exit code is 1 when one does not hold.`
+}
+
+type demoBrokerCmd struct {
+	Document string `placeholder:"F" help:"A document of yours to hand out (default: README.md here, if there is one)."`
+	Keep     bool   `help:"Keep the temporary home afterwards."`
+}
+
+// Help is the manual of demo broker.
+func (demoBrokerCmd) Help() string {
 	return `Starts a daemon in a temporary home, puts real documents in, and lets two agents
 ask for them: each through a shim of its own, over stdio, in the protocol that
 agents speak. Shows what is allowed, what is denied and why, a revocation that
@@ -48,7 +60,12 @@ type demo struct {
 }
 
 // Run demonstrates.
-func (c demoCmd) Run(ctx context.Context, a *app) (err error) {
+func (c demoBrokerCmd) Run(ctx context.Context, a *app) error {
+	return demonstrate(ctx, a, c.Keep, forReal, func(d *demo) error { return d.tell(c.Document) })
+}
+
+// demonstrate tells a story on a stage of its own, and how to go on.
+func demonstrate(ctx context.Context, a *app, keep bool, after string, tell func(d *demo) error) error {
 	const doing = "demonstrating"
 	s, err := newStage("sb-demo-", a.stderr)
 	if err != nil {
@@ -58,19 +75,19 @@ func (c demoCmd) Run(ctx context.Context, a *app) (err error) {
 	if a.out.Format == ui.JSON || a.out.Quiet {
 		d.out = a.stderr
 	}
-	if c.Keep {
+	if keep {
 		defer a.say("kept: %s", d.dir)
 	} else {
 		defer func() { _ = os.RemoveAll(d.dir) }()
 	}
-	if err := d.tell(c.Document); err != nil {
+	if err := tell(d); err != nil {
 		return fail(err, doing)
 	}
-	return d.finish()
+	return d.finish(after)
 }
 
 // finish prints the checks for programs, and fails when one did not hold.
-func (d *demo) finish() error {
+func (d *demo) finish(after string) error {
 	failed := 0
 	list := ui.List{Items: d.checks}
 	for _, check := range d.checks {
@@ -87,7 +104,7 @@ func (d *demo) finish() error {
 	if failed > 0 {
 		return &failure{code: wire.InternalError, doing: "demonstrating", what: count(failed, "check") + " did not hold", exit: wire.ExitFailed}
 	}
-	d.say("\n%d checks, all hold.\n%s", len(d.checks), forReal)
+	d.say("\n%d checks, all hold.\n%s", len(d.checks), after)
 	return nil
 }
 
@@ -125,12 +142,20 @@ func (d *demo) shim(subject string) (*stdiomcp.Client, error) { return d.stage.s
 // sbctl runs this very program, shows the command and what it printed, and
 // returns its output and exit code.
 func (d *demo) sbctl(args ...string) (output string, code int, err error) {
+	return d.sbctlWith("", args...)
+}
+
+// sbctlWith is sbctl by who knows the operator's passphrase.
+func (d *demo) sbctlWith(passphrase string, args ...string) (output string, code int, err error) {
 	words := []string{"sbctl"}
 	for _, arg := range args {
 		words = append(words, shellQuote(strings.TrimPrefix(arg, d.dir+string(filepath.Separator))))
 	}
 	d.say("  $ %s\n", strings.Join(words, " "))
-	output, code, err = d.stage.sbctl(d.ctx, args...)
+	if passphrase != "" {
+		args = append([]string{passphraseOption, "3"}, args...)
+	}
+	output, code, err = d.stage.sbctlWith(d.ctx, passphrase, args...)
 	for line := range strings.Lines(output) {
 		d.say("    %s\n", ui.Safe(strings.TrimRight(line, "\n")))
 	}
