@@ -36,11 +36,8 @@ func (o operator) Explain(ctx context.Context, req *operatorv1.ExplainRequest) (
 	defer st.mu.RUnlock()
 	who := asker{subject: req.GetSubject(), tier: tier, profile: req.GetProfile()}
 	_, who.ceiling, _ = st.profileFor(who.subject, who.profile) // without one the evaluator says why
-	q := st.request(who, capability, at)
 	uid := callerOf(ctx).UID
-	if capability.Action.NamesResource() && st.hidden(uid, capability.Object) {
-		q.Object = grants.Object{}
-	}
+	q := st.explained(uid, who, capability, at)
 	decision, steps := grants.Explain(st.setFor(uid, who.subject, capability), &q)
 	response := &operatorv1.ExplainResponse{
 		Decision: decision.Outcome.String(), ReasonCode: string(decision.Reason), Cause: string(decision.Cause), GrantId: decision.GrantID,

@@ -90,7 +90,7 @@ func (s *state) count(uid uint32) int {
 // setFor is what an operator may be told that a decision about a subject rests
 // on. The caller holds mu.
 func (s *state) setFor(uid uint32, subject string, capability grants.Capability) *grants.Set {
-	if !capability.Action.NamesResource() || !s.hidden(uid, capability.Object) {
+	if !s.touchesHidden(uid, capability) {
 		return s.set
 	}
 	set := grants.NewSet()
@@ -103,7 +103,39 @@ func (s *state) setFor(uid uint32, subject string, capability grants.Capability)
 			panic(err) // it is in a set already
 		}
 	}
+	if tool, declared := s.set.Tool(capability.Object); declared {
+		must(set.PutTool(tool))
+	}
 	return set
+}
+
+// explained is the question of request with what an operator may know of its objects.
+// The caller holds mu.
+func (s *state) explained(uid uint32, who asker, capability grants.Capability, at reading) grants.Request {
+	q := s.request(who, capability, at)
+	if capability.Action.NamesResource() && s.hidden(uid, capability.Object) {
+		q.Object = grants.Object{}
+	}
+	q.Resource = func(name string) grants.Object {
+		if s.hidden(uid, name) {
+			return grants.Object{}
+		}
+		return s.object(grants.Capability{Object: name})
+	}
+	return q
+}
+
+// touchesHidden reports whether a decision about a capability looks at what does not
+// exist for an operator: the resource itself, or one that a tool requires. The caller
+// holds mu.
+func (s *state) touchesHidden(uid uint32, capability grants.Capability) bool {
+	if capability.Action.NamesResource() {
+		return s.hidden(uid, capability.Object)
+	}
+	tool, _ := s.set.Tool(capability.Object)
+	return capability.Action == grants.Call && slices.ContainsFunc(tool.Requires, func(q grants.Pattern) bool {
+		return q.Action.NamesResource() && !q.Prefix && s.hidden(uid, q.Object)
+	})
 }
 
 // unnamed takes from a message about a launch the names of what was personal when
