@@ -65,7 +65,10 @@ func (a *app) judgeServersTrust(servers []*operatorv1.Server) []probe {
 		}
 	}
 	if len(probes) == 0 {
-		return []probe{passed("servers", "%s behind the broker, as trusted", count(hosting, "server"))}
+		if hosting == 0 {
+			return []probe{passed("servers", "none is behind the broker")}
+		}
+		return []probe{passed("servers", "%s behind the broker, as trusted as far as they were seen", count(hosting, "server"))}
 	}
 	return probes
 }
@@ -85,7 +88,10 @@ func judgePolicies(servers []*operatorv1.Server, policies []*operatorv1.Policy) 
 				"sbctl policy show " + shellQuote(p.GetSubject()) + " " + p.GetServer()})
 		}
 	}
-	if len(probes) == 0 {
+	switch {
+	case len(policies) == 0:
+		return []probe{passed("policies", "there is none: calls have no limits but their grants")}
+	case len(probes) == 0:
 		return []probe{passed("policies", "%s, each around what its subject may call", count(len(policies), "policy"))}
 	}
 	return probes

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"subjectbroker/cmd/sbctl/internal/nearest"
+	"subjectbroker/grants/policy"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
 
@@ -21,8 +23,9 @@ type callAfter struct {
 	Pin    string `json:"pin,omitempty"`
 	Policy string `json:"policy,omitempty"` // version of the policy around the server
 
+	Steps []stepView `json:"steps"`
+
 	names []string
-	rows  [][]string
 }
 
 // Results of what comes after the grants, in the words of a trace.
@@ -43,7 +46,7 @@ func (a *app) afterGrants(ctx context.Context, subject, capability string) *call
 	if !isCall || !one || strings.HasSuffix(tool, "*") {
 		return nil
 	}
-	after := &callAfter{Server: server, Tool: tool, State: toolUnknown}
+	after := &callAfter{Server: server, Tool: tool, State: toolUnknown, Steps: []stepView{}}
 	got, err := a.server(ctx, "", server, false)
 	if err != nil {
 		after.add("server", stepSkip, "none of that name is known")
@@ -84,14 +87,22 @@ func (a *app) afterGrants(ctx context.Context, subject, capability string) *call
 }
 
 func (c *callAfter) add(check, result, detail string) {
-	c.rows = append(c.rows, []string{check, result, "", detail})
+	c.Steps = append(c.Steps, stepView{Check: check, Result: result, Detail: detail})
 }
 
 // judgePolicy says what of a policy does not depend on the arguments.
 func (c *callAfter) judgePolicy(a *app, p *operatorv1.Policy) {
 	c.Policy = p.GetVersion()
-	words := "version " + p.GetVersion() + " judges the call with its arguments"
-	result := stepPass
+	result, words := stepPass, "version "+p.GetVersion()+" judges the call with its arguments"
+	for _, step := range listSteps(p, c.Tool, a.now()) {
+		switch step.Result {
+		case stepPass, "warn":
+		case "ask":
+			words = "version " + p.GetVersion() + ": a person is asked, as " + step.Detail
+		default:
+			result, words = stepFail, "version "+p.GetVersion()+": "+step.Detail
+		}
+	}
 	if state := meterStates(p); state != "" {
 		result, words = stepFail, words+"; now: "+state
 	}
@@ -101,9 +112,36 @@ func (c *callAfter) judgePolicy(a *app, p *operatorv1.Policy) {
 	c.add("policy", result, words)
 }
 
+// listSteps are the steps in which a policy judges a tool by its lists of tools.
+func listSteps(p *operatorv1.Policy, tool string, now time.Time) []policy.AttemptStep {
+	var text strings.Builder
+	fmt.Fprintf(&text, "version: 1\npolicies:\n- subject: %s\n  server: %s\n", quotedYAML(p.GetSubject()), quotedYAML(p.GetServer()))
+	if len(p.GetRules()) > 0 {
+		text.WriteString("  rules:\n")
+		for line := range strings.Lines(string(p.GetRules())) {
+			text.WriteString("    " + line)
+		}
+	}
+	document, err := policy.Parse([]byte(text.String()), envWith(now, p.GetSubject()))
+	if err != nil {
+		return nil
+	}
+	trial, err := document.Try(policy.Pair{Subject: p.GetSubject(), Server: p.GetServer()}, nil)
+	if err != nil {
+		return nil
+	}
+	attempt, err := trial.Call(tool, nil, now)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(attempt.Trace, func(s policy.AttemptStep) bool {
+		return s.Policy != "DeniedToolsPolicy" && s.Policy != "AllowedToolsPolicy" && s.Policy != "ApprovalPolicy"
+	})
+}
+
 // stopped says that the call is refused although the grants allow it.
 func (c *callAfter) stopped() bool {
-	return slices.ContainsFunc(c.rows, func(row []string) bool { return row[1] == stepFail })
+	return slices.ContainsFunc(c.Steps, func(s stepView) bool { return s.Result == stepFail })
 }
 
 // say tells a person what would be done about it.

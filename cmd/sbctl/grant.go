@@ -246,7 +246,9 @@ func (c explainCmd) Run(ctx context.Context, a *app) error {
 	view.Call = a.afterGrants(ctx, c.Subject, capability)
 	stopped := ""
 	if view.Call != nil {
-		rows = append(rows, view.Call.rows...)
+		for _, step := range view.Call.Steps {
+			rows = append(rows, []string{step.Check, step.Result, "", step.Detail})
+		}
 		if view.Call.stopped() && view.Decision != "deny" {
 			stopped = "the grants do not stop it, and what comes after them does"
 		}
