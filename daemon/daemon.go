@@ -306,12 +306,12 @@ func (d *Daemon) stop(servers ...*server) {
 	for _, s := range servers {
 		done.Go(s.stop)
 	}
+	done.Go(d.hosts.close)
 	done.Wait()
 	d.voidCards(causeStopped)
 	if err := d.endRuns(wire.BrokerUnavailable, "DAEMON_STOPPED", func(*run) bool { return true }); err != nil {
 		d.logger.Warn("the log could not take the end of every run")
 	}
-	d.hosts.close()
 }
 
 // close writes the last checkpoint and closes vault and log.

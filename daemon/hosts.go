@@ -535,7 +535,7 @@ func (h *hosts) review() {
 		case !same(e.process.server, server):
 			e.process.stop(causeServerSet, hostStopGrace)
 		default:
-			e.process.review(st)
+			e.process.review(st, false)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,29 +41,6 @@ func addServer(t *testing.T, d *daemontest.Daemon, name string, server *operator
 	return added
 }
 
-// trust trusts everything that a server offers now.
-func trust(t *testing.T, d *daemontest.Daemon, name string, tools ...string) []string {
-	t.Helper()
-	done, err := d.Operator().TrustServer(t.Context(), &operatorv1.TrustServerRequest{Name: name, Tools: tools})
-	must(t, err)
-	return states(done.GetTools())
-}
-
-func states(tools []*operatorv1.ServerToolState) []string {
-	all := []string{}
-	for _, tool := range tools {
-		all = append(all, strings.TrimSpace(tool.GetName()+" "+tool.GetState()))
-	}
-	return all
-}
-
-func getServer(t *testing.T, d *daemontest.Daemon, name string, refresh bool) *operatorv1.GetServerResponse {
-	t.Helper()
-	got, err := d.Operator().GetServer(t.Context(), &operatorv1.GetServerRequest{Name: name, Refresh: refresh})
-	must(t, err)
-	return got
-}
-
 // process is the process of a server for a subject.
 func process(t *testing.T, d *daemontest.Daemon, server, subject string) *operatorv1.ServerProcess {
 	t.Helper()
@@ -95,6 +73,7 @@ type hostedStream struct {
 // ended is how a call ended: what was answered, or why it was not forwarded.
 type ended struct {
 	answer   string
+	pieces   []byte // of the answer, until all are there
 	end      brokerv1.RelayEnd
 	verdict  *brokerv1.RelayVerdict
 	progress []string
@@ -164,7 +143,7 @@ func (r *hostedStream) read() {
 			over = !m.Verdict.GetForward()
 		case *brokerv1.RelayResponse_Answer:
 			e := part(m.Answer.GetId())
-			e.answer += string(m.Answer.GetPiece())
+			e.pieces = append(e.pieces, m.Answer.GetPiece()...)
 			e.end, over = m.Answer.GetEnd(), !m.Answer.GetMore()
 		case *brokerv1.RelayResponse_Progress:
 			e := part(m.Progress.GetId())
@@ -182,6 +161,7 @@ func (r *hostedStream) read() {
 			waits := r.open[id]
 			delete(r.open, id)
 			r.mu.Unlock()
+			parts[id].answer = string(parts[id].pieces)
 			waits <- *parts[id]
 			delete(parts, id)
 		}
@@ -661,7 +641,7 @@ func TestEndsOfAProcess(t *testing.T) {
 	stream = hostedRelay(t, run, "hub")
 
 	host, litter = running()
-	run.Close()
+	must(t, run.Conn.Close()) // as when the shim is killed
 	gone("nobody uses it", "NOT_USED", host, litter)
 	stream = hostedRelay(t, d.Open("worker"), "hub")
 	host, litter = running()
@@ -710,7 +690,7 @@ func TestDisclosureOfAServer(t *testing.T) {
 func TestHostedProcessesAreRefused(t *testing.T) {
 	d := hosting(t)
 	d.AddSubject("worker")
-	addServer(t, d, "hub", &operatorv1.Server{Command: []string{"tools=knock"}}, "worker")
+	addServer(t, d, "hub", &operatorv1.Server{Command: []string{"tools=knock,knock-inside"}}, "worker")
 	trust(t, d, "hub")
 	stream := hostedRelay(t, d.Open("worker"), "hub")
 	args, err := json.Marshal(d.Places)
@@ -718,8 +698,76 @@ func TestHostedProcessesAreRefused(t *testing.T) {
 	after := d.Seq()
 	equal(t, "under a host", stream.call("knock", string(args)).answer, "operator ACCESS_DENIED OPERATOR_REFUSED (), broker ACCESS_DENIED")
 	equal(t, "from outside", knocked(string(args)), "operator ALLOWED, broker ALLOWED")
+	inside := stream.call("knock-inside", string(args)).answer
+	if strings.HasPrefix(inside, "there can be no namespaces") {
+		daemontest.LeaveOut(t, "hosts", inside)
+	}
+	equal(t, "under a host, in namespaces", inside, "operator ACCESS_DENIED OPERATOR_REFUSED (), broker ACCESS_DENIED")
 	equal(t, "at the operator's", d.Since(after, "authz")[0].Cause, "OPERATOR_REFUSED")
 	equal(t, "at the broker's", d.Since(after, "run.open")[0].Cause, "HOSTED")
+}
+
+// knockInside does so in user and pid namespaces of its own.
+func knockInside(places string) string {
+	path, err := os.Executable()
+	if err != nil {
+		return err.Error()
+	}
+	cmd := exec.Command(path, "knock-from", places)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}},
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		return "there can be no namespaces here: " + err.Error()
+	}
+	return string(out)
+}
+
+func knockFrom(places string) int {
+	fmt.Print(knocked(places))
+	return 0
+}
+
+// A rule that kills stops the process of its subject, and of no other, until the
+// operator restarts it.
+func TestKilledByPolicy(t *testing.T) {
+	d := hosting(t)
+	d.AddSubject("worker", "other")
+	addServer(t, d, "hub", &operatorv1.Server{}, "worker", "other")
+	trust(t, d, "hub")
+	applyRules(t, d, "version: 1\npolicies: [{subject: worker, server: hub, rules: {security: {granular_rules: "+
+		"[{tool: echo, deny_if: {arguments: {a: bad}}, action: kill}]}}}]\n")
+	stream, others := hostedRelay(t, d.Open("worker"), "hub"), hostedRelay(t, d.Open("other"), "hub")
+	equal(t, "before", stream.call("echo", `{"a":"good"}`).String(), `OK {"a":"good"}`)
+	equal(t, "another's", others.call("echo", `{"a":"bad"}`).String(), `OK {"a":"bad"}`)
+	host := process(t, d, "hub", "worker").GetPid()
+	stream.call("echo", `{"a":"bad"}`)
+	eventually(t, "it is stopped", func() bool { return !alive(host) })
+	equal(t, "its state", process(t, d, "hub", "worker").GetState(), "killed")
+	killed := last(d, "server.kill")
+	equal(t, "the entry", killed.SubjectID+" "+killed.Server+" "+killed.Policy, "worker hub GranularAccessPolicy")
+	if again, err := tryHostedRelay(t, d.Open("worker"), "hub"); err == nil {
+		if e := again.call("echo", `{"a":"good"}`); e.verdict.GetForward() {
+			t.Errorf("a new run: %s", e)
+		}
+	}
+	equal(t, "another's, still", others.call("echo", `{}`).String(), `OK {}`)
+	restarted, err := d.Operator().RestartServer(t.Context(), &operatorv1.RestartServerRequest{Name: "hub", Subject: "worker"})
+	must(t, err)
+	equal(t, "processes released", restarted.GetProcesses(), 1)
+	equal(t, "afterwards", hostedRelay(t, d.Open("worker"), "hub").call("echo", `{"a":"good"}`).String(), `OK {"a":"good"}`)
+
+	// A later subject of the name is another one.
+	hostedRelay(t, d.Open("worker"), "hub").call("echo", `{"a":"bad"}`)
+	eventually(t, "it is killed again", func() bool { return process(t, d, "hub", "worker").GetState() == "killed" })
+	_, err = d.Operator().RemoveSubject(t.Context(), &operatorv1.RemoveSubjectRequest{Name: "worker"})
+	must(t, err)
+	d.AddSubject("worker")
+	d.Grant("worker", "call:hub/*")
+	equal(t, "for the next of its name", hostedRelay(t, d.Open("worker"), "hub").call("echo", `{"a":"bad"}`).String(), `OK {"a":"bad"}`)
 }
 
 // Nothing of a server is left when sbd is killed.

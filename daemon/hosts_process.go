@@ -88,7 +88,7 @@ func (p *hostProcess) join(r *run, st *state, server grants.Server) bool {
 		p.stop(causeServerSet, hostStopGrace)
 		return false
 	}
-	p.review(st)
+	p.review(st, true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopping != "" || p.mute {
@@ -151,8 +151,8 @@ func (p *hostProcess) leave(r *run) {
 // review ends the process when it would not be started now as it is: its subject
 // may not run any more, none of the runs that use it may use its secrets, more
 // could see them than was said, or, as soon as it is idle, they have other
-// contents.
-func (p *hostProcess) review(st *state) {
+// contents. With entitled it is known that one of those runs may.
+func (p *hostProcess) review(st *state, entitled bool) {
 	if p.key.subject == "" { // the operator's, which ends by itself
 		return
 	}
@@ -180,11 +180,11 @@ func (p *hostProcess) review(st *state) {
 		users = append(users, r)
 	}
 	p.mu.Unlock()
-	allowed := len(p.secrets) == 0 || len(users) == 0
+	entitled = entitled || len(p.secrets) == 0 || len(users) == 0
 	for _, r := range users {
-		allowed = allowed || p.h.mayUse(r, p.server) == nil
+		entitled = entitled || p.h.mayUse(r, p.server) == nil
 	}
-	if !allowed || stale && idle {
+	if !entitled || stale && idle {
 		p.stop(causeSecretChanged, hostStopGrace)
 	}
 }

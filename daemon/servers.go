@@ -55,19 +55,22 @@ func (s *state) loadServers(tx *vault.Tx) error {
 	})
 }
 
-// serverChange adds a server, or replaces one of the same name, whose pins stay:
-// they are of what it offers. Processes of the one before are ended, and the next
+// serverChange adds a server, of which nothing is trusted yet, or replaces one of
+// the same name, whose pins stay: they are of what it offers. Processes of the one before are ended, and the next
 // call starts the new one.
 func (o operator) serverChange(ctx context.Context, st *state, server grants.Server) change {
 	d := o.d
 	kind, another := kindServerAdd, false
+	var wrapped change // what was trusted of one that agents wrapped
 	if before, exists := st.servers[server.Name]; exists {
 		kind, server.Created = kindServerSet, before.Created
 		another = !same(before, server)
+	} else {
+		wrapped = joined(o.pinsRemoval(ctx, st.pinned(server.Name)), o.answersRemoval(ctx, st, server.Name))
 	}
 	e := o.entry(ctx, kind)
 	e.Server = server.Name
-	return change{
+	return joined(wrapped, change{
 		effects: []*audit.Entry{e},
 		write: func(tx *vault.Tx) error {
 			row, err := grants.EncodeServer(server)
@@ -86,7 +89,7 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 		},
 		permit: func(st *state) { st.servers[server.Name] = server },
 		after:  func() { d.hub.listChanged() },
-	}
+	})
 }
 
 // serverRemoval removes a server with what was trusted of it: a later one of its

@@ -12,6 +12,29 @@ import (
 	"subjectbroker/proto/wire"
 )
 
+// trust trusts everything that a server offers now.
+func trust(t *testing.T, d *daemontest.Daemon, name string, tools ...string) []string {
+	t.Helper()
+	done, err := d.Operator().TrustServer(t.Context(), &operatorv1.TrustServerRequest{Name: name, Tools: tools})
+	must(t, err)
+	return states(done.GetTools())
+}
+
+func states(tools []*operatorv1.ServerToolState) []string {
+	all := []string{}
+	for _, tool := range tools {
+		all = append(all, strings.TrimSpace(tool.GetName()+" "+tool.GetState()))
+	}
+	return all
+}
+
+func getServer(t *testing.T, d *daemontest.Daemon, name string, refresh bool) *operatorv1.GetServerResponse {
+	t.Helper()
+	got, err := d.Operator().GetServer(t.Context(), &operatorv1.GetServerRequest{Name: name, Refresh: refresh})
+	must(t, err)
+	return got
+}
+
 // What is wrong with a server is said in words that repeat no value, and nothing is
 // added.
 func TestAddServerRefuses(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -110,4 +111,66 @@ func TestHold(t *testing.T) {
 	if none.Alive() || !none.Wait(t.Context()) || none.Kill() == nil {
 		t.Error("there is somebody where nobody is held")
 	}
+}
+
+// What is left of a session ends, in whatever process group, and what is in another
+// one goes on.
+func TestEndSession(t *testing.T) {
+	script := `sh -c 'echo $$; exec sleep 1000' & sh -c 'set -m; sleep 1000 & echo $!' ; setsid sh -c 'echo $$; exec sleep 1000' & wait`
+	cmd := exec.Command("sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int32
+	lines := bufio.NewReader(stdout)
+	for range 3 {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.ParseInt(strings.TrimSpace(line), 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, int32(pid))
+		t.Cleanup(func() { _ = syscall.Kill(int(pid), syscall.SIGKILL) })
+	}
+	leader := int32(cmd.Process.Pid)
+	within := map[bool]int{}
+	var outside []int32
+	for _, pid := range pids {
+		p, err := peer.Lookup(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		within[p.Session == leader]++
+		if p.Session != leader {
+			outside = append(outside, pid)
+		}
+	}
+	if within[true] != 2 || within[false] != 1 {
+		t.Fatalf("of %v, %v are in the session", pids, within)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	held, err := peer.Hold(leader) // nobody has waited for it yet
+	if err == nil {
+		held.Wait(t.Context())
+		held.Close()
+	}
+	peer.EndSession(leader)
+	for _, pid := range pids {
+		held, err := peer.Hold(pid)
+		if left := err == nil && held.Alive(); left != slices.Contains(outside, pid) {
+			t.Errorf("process %d goes on: %v", pid, left)
+		}
+		held.Close()
+	}
+	_ = cmd.Wait()
 }

@@ -188,8 +188,8 @@ func (s *stub) answer(id uint64, piece []byte, more bool, end hostv1.End) {
 //	spin    tells of its progress three times, and answers
 //	die     dies
 //	change  offers another description from then on, and answers
-//	litter  starts a process in the session and one that leaves it, answers with their ids
-//	knock   says what becomes of it on the broker's sockets
+//	litter  starts a process in the session, and answers with its id
+//	knock   says what becomes of it on the broker's sockets; knock-inside: from namespaces
 func (s *stub) call(c *hostv1.Call, args []byte) {
 	id := c.GetId()
 	switch c.GetTool() {
@@ -227,6 +227,8 @@ func (s *stub) call(c *hostv1.Call, args []byte) {
 			panic(err)
 		}
 		s.answer(id, fmt.Appendf(nil, "%d", near.Process.Pid), false, hostv1.End_END_OK)
+	case "knock-inside":
+		s.answer(id, []byte(knockInside(string(args))), false, hostv1.End_END_TOOL_ERROR)
 	case "knock":
 		s.answer(id, []byte(knocked(string(args))), false, hostv1.End_END_TOOL_ERROR)
 	default:
