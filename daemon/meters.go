@@ -249,8 +249,7 @@ func (m *meters) take(e meterEvent, policy *rules.Compiled, call rules.Call, let
 	defer m.mu.Unlock()
 	e.what, e.policy = meterTake, policy
 	took := &taken{event: &e}
-	if policy == nil {
-		m.push(took.event)
+	if policy == nil { // it is counted only if it is charged to a grant
 		return rules.Verdict{Outcome: rules.Forwarded}, took
 	}
 	t := m.live.of(e.subject, e.server)
@@ -302,6 +301,9 @@ func (m *meters) charged(took *taken, grant string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	took.event.grant = grant
+	if took.event.policy == nil {
+		m.push(took.event)
+	}
 }
 
 // settle lets the other copy catch up with the log, which is durable up to seq, and

@@ -372,7 +372,10 @@ func (s *relay) serve() error {
 	defer timer.Stop()
 	s.arm(timer)
 	if policy := s.killedBy(); policy != "" {
-		s.killed <- policy
+		select {
+		case s.killed <- policy:
+		default: // it is on its way already
+		}
 	}
 	var idle chan struct{} // closed when what was read has been answered
 	for {
@@ -414,13 +417,17 @@ func (s *relay) serve() error {
 	}
 }
 
-// await closes idle when no call is being judged or on its way any more.
+// await closes idle when no call is being judged any more, and none is on its way of
+// which anything is still to be told.
 func (s *relay) await(idle chan struct{}) {
 	for {
 		s.mu.Lock()
-		left := len(s.calls)
+		left := false
+		for _, c := range s.calls {
+			left = left || s.hosted || c.going == nil
+		}
 		s.mu.Unlock()
-		if left == 0 {
+		if !left {
 			close(idle)
 			return
 		}

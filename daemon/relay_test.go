@@ -511,6 +511,23 @@ func TestRelayEnds(t *testing.T) {
 	}
 }
 
+// A client that says no more is answered, and then the stream ends.
+func TestRelayIsAnsweredToTheEnd(t *testing.T) {
+	d := daemontest.Start(t)
+	r := relayOf(t, worker(t, d), "srv")
+	var asked []uint64
+	for range 10 {
+		asked = append(asked, r.ask("ok", "{}"))
+	}
+	must(t, r.stream.CloseSend())
+	equal(t, "the end", r.over(), wire.Allowed)
+	for _, id := range asked {
+		equal(t, "a call", said(r.verdict(id)), "forward")
+	}
+	d.Stop()
+	equal(t, "ends of which nobody told", len(d.Entries("call.done")), 10)
+}
+
 // What a client says that cannot be understood ends its stream and is an entry.
 func TestMalformedRelays(t *testing.T) {
 	call := func(c *brokerv1.RelayCall) *brokerv1.RelayRequest {

@@ -32,7 +32,7 @@ import (
 const (
 	maxConnections        = 256
 	maxConnectionsPerPeer = 96
-	maxStreamsPerConn     = 16
+	maxStreamsPerConn     = 32        // a shim has one for each hosted server
 	handshakeLimit        = stopLimit // a stop waits for handshakes
 	maxHeaderList         = 8 << 10
 	maxAsked              = 512 << 10 // bytes of a request of the worker plane: what a wrapped server offers is one
@@ -106,12 +106,17 @@ func (d *Daemon) serverOptions(g *gate, maxAsked int, unary []grpc.UnaryServerIn
 		experimental.BufferPool(wipingPool{mem.DefaultBufferPool()}),
 		grpc.MaxRecvMsgSize(maxAsked),
 		grpc.MaxSendMsgSize(wire.MaxMessage),
+		grpc.InitialWindowSize(window), // windows are fixed: to find them out grpc asks back after each message
+		grpc.InitialConnWindowSize(4 * window),
 		grpc.MaxConcurrentStreams(maxStreamsPerConn),
 		grpc.MaxHeaderListSize(maxHeaderList),
 		grpc.ConnectionTimeout(handshakeLimit),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
 }
+
+// window is how much of one stream a client may send before it is read, in bytes.
+const window = 256 << 10
 
 // asking are the operator's calls that may wait for a key source, or for the
 // person whom that asks.
