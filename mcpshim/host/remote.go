@@ -270,7 +270,11 @@ func (r *remote) exchange(ctx context.Context, id uint64, message []byte) string
 		return dialWords(err)
 	}
 	defer response.Body.Close()
+	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if why := r.refused(response, session); why != "" {
+		if id != 0 && err == nil && kind == "application/json" && response.StatusCode == http.StatusBadRequest {
+			_ = r.takeBody(ctx, response.Body) // an error in words of MCP, perhaps: another revision may do
+		}
 		return why
 	}
 	if given := response.Header.Get("Mcp-Session-Id"); given != "" && session == "" {
@@ -285,7 +289,6 @@ func (r *remote) exchange(ctx context.Context, id uint64, message []byte) string
 		r.listen()
 		return "" // a notification, or an answer of ours: nothing is said to it
 	}
-	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	switch {
 	case err != nil:
 		return "its answer has no type"

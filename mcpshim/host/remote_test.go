@@ -32,6 +32,7 @@ type site struct {
 	stream   bool // answers come as events
 	headers  []http.Header
 	instead  http.Handler  // of all that
+	newest   string        // revision beyond which it refuses
 	parts    bool          // lets go of the connection before it answers
 	hang     chan struct{} // closed when a call is there that is never answered; let is closed when it is given up
 	let      chan struct{}
@@ -74,7 +75,7 @@ func (s *site) replace(handler http.Handler) {
 
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	instead := s.instead
+	instead, newest := s.instead, s.newest
 	s.mu.Unlock()
 	if instead != nil {
 		instead.ServeHTTP(w, r)
@@ -122,6 +123,11 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		close(hang)
 		<-r.Context().Done()
 		close(s.let)
+		return
+	case newest != "" && m.Method == "initialize" && !strings.Contains(string(m.Params), newest):
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"too new"}}`, m.ID)
 		return
 	case m.ID == nil:
 		w.WriteHeader(http.StatusAccepted)
@@ -300,6 +306,27 @@ func TestRemoteRefused(t *testing.T) {
 	}
 	if seen := other.seen(); len(seen) != 0 {
 		t.Errorf("another host was asked: %q", seen)
+	}
+}
+
+// A refusal in words of MCP is one, whatever HTTP says of it: an older revision is
+// tried.
+func TestRemoteOlderRevision(t *testing.T) {
+	s := newSite(t, plainHTTP)
+	s.noGet = true
+	s.mu.Lock()
+	s.newest = "2025-03-26"
+	s.mu.Unlock()
+	d := serve(t, s.start(), Config{})
+	d.greeted()
+	asked := 0
+	for _, line := range s.seen() {
+		if line == "POST initialize" {
+			asked++
+		}
+	}
+	if asked != 3 {
+		t.Errorf("%d attempts, want 3: %q", asked, s.seen())
 	}
 }
 
