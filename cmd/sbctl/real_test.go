@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -24,7 +25,7 @@ func TestWithDaemon(t *testing.T) {
 	}
 	for _, script := range scripts {
 		t.Run(strings.TrimSuffix(filepath.Base(script), ".txtar"), func(t *testing.T) {
-			daemon := daemontest.Start(t)
+			daemon := daemontest.StartWith(t, daemontest.Options{ApprovalWait: time.Millisecond})
 			reader := readCommand(daemon)
 			testscript.Run(t, testscript.Params{
 				Files: []string{script},

@@ -53,6 +53,11 @@ type statusView struct {
 	Operators []uint32     `json:"operators"`
 	Profiles  uint32       `json:"profiles"`
 
+	Approvals        uint32   `json:"approvals"`
+	Approvable       bool     `json:"approvable"`
+	Servers          uint32   `json:"servers"`
+	UntrustedServers []string `json:"untrustedServers"`
+
 	Slots      []slotView `json:"slots"`
 	RewrapLeft uint64     `json:"rewrapLeft"`
 	HeadSeq    uint64     `json:"headSeq"`
@@ -82,6 +87,7 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			{Name: "clock", Value: a.clockWords(s)},
 			{Name: "policy", Value: policyWords(s)},
 			{Name: "runs", Value: runsWords(s)},
+			{Name: "waiting", Value: a.waitingWords(s)},
 			{Name: "operators", Value: operatorsWords(s.GetOperators())},
 			{Name: "warning", Value: a.recoveryWords(s.GetSlots())},
 		},
@@ -94,6 +100,7 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			MaxContent: s.GetMaxContent(), Runs: viewRuns(s.GetRuns()), Slots: viewSlots(s.GetSlots()), RewrapLeft: s.GetRewrapLeft(),
 			HeadSeq: s.GetHeadSeq(), HeadCause: s.GetHeadCause(), Warnings: a.statusWarnings(s),
 			Launches:  viewLaunches(s.GetLaunches(), s.GetRuns()),
+			Approvals: s.GetApprovals(), Approvable: s.GetApprovable(), Servers: s.GetServers(), UntrustedServers: append([]string{}, s.GetUntrustedServers()...),
 			Operators: append([]uint32{}, s.GetOperators()...), Profiles: s.GetProfiles(),
 		},
 	})
@@ -182,6 +189,18 @@ func rewrapLeftWords(left uint64) string {
 		return ""
 	}
 	return fmt.Sprintf("%s still sealed with an old key", count(left, "row"))
+}
+
+// waitingWords say what waits for a person: requests, and servers.
+func (a *app) waitingWords(s *operatorv1.StatusResponse) string {
+	var words []string
+	if n := s.GetApprovals(); n > 0 {
+		words = append(words, count(n, "request")+" for approval: "+a.paste("approvals"))
+	}
+	for _, name := range s.GetUntrustedServers() {
+		words = append(words, "server "+name+" offers what is not trusted: "+a.paste("server", "diff", name))
+	}
+	return strings.Join(words, "; ")
 }
 
 // headWords says whether the head is kept outside the home; empty when that is
