@@ -23,6 +23,7 @@ const (
 	maxMeta       = 64 << 10  // bytes of RelayCall.Meta
 	maxAnswer     = 65 << 20  // bytes of one answer of a hosted server
 	maxAnswers    = 130 << 20 // bytes of those that were not released, of all relays of one run
+	maxOutcomes   = 16        // that wait to be said
 	maxReplay     = 448 << 10 // bytes of an answer in a RelayOutcome: a request of the worker plane is no larger
 	maxListed     = 448 << 10 // bytes of all that one Listed says, likewise
 	maxTools      = 1024      // tools of one server
@@ -34,6 +35,7 @@ const (
 // person says so, and then waits as long as its policy tells it.
 const (
 	sendDeadline   = 30 * time.Second
+	outcomeDelay   = 2 * time.Millisecond // of an outcome that can wait for company
 	judgeDeadline  = 10 * time.Second
 	startDeadline  = 2 * time.Minute
 	personDeadline = 6 * time.Minute
@@ -205,7 +207,10 @@ type Relay struct {
 	heard   bool // tools were told at least once
 	tools   RelayTools
 	told    chan struct{} // closed when tools come
-	err     *wire.Error   // set before over is closed
+
+	outcomes []*brokerv1.RelayRequest // that wait to be said
+	flusher  *time.Timer              // says them; nil while there are none
+	err      *wire.Error              // set before over is closed
 }
 
 // RelayPending is a call that the daemon judges.
@@ -377,7 +382,8 @@ func (r *Relay) ask(ctx context.Context, p *RelayPending) error {
 	return err
 }
 
-// send writes one message; make is called once it is its turn.
+// send writes the outcomes that wait and then one message, which is made once it is
+// its turn; nil is none.
 func (r *Relay) send(ctx context.Context, message func() *brokerv1.RelayRequest) error {
 	if err := hold(ctx, r, r.sending); err != nil {
 		return err
@@ -385,9 +391,15 @@ func (r *Relay) send(ctx context.Context, message func() *brokerv1.RelayRequest)
 	defer func() { <-r.sending }()
 	// A daemon that does not read is none: the stream ends, and with it the wait.
 	defer time.AfterFunc(sendDeadline, r.cancel).Stop()
-	if err := r.stream.Send(message()); err != nil {
-		<-r.over // the reader learns why
-		return r.err
+	messages := r.takeOutcomes()
+	if last := message(); last != nil {
+		messages = append(messages, last)
+	}
+	for _, one := range messages {
+		if err := r.stream.Send(one); err != nil {
+			<-r.over // the reader learns why
+			return r.err
+		}
 	}
 	return nil
 }
@@ -546,17 +558,46 @@ func (r *Relay) Call(ctx context.Context, call RelayCall) (RelayAnswer, error) {
 }
 
 // Outcome tells the daemon how a call to a wrapped server ended, once for each
-// that was forwarded. It does not wait for the daemon.
+// that was forwarded. It does not wait for the daemon. Without an answer it may be
+// said a moment later, but before anything else that is said on the relay: together
+// they cost one message.
 func (r *Relay) Outcome(ctx context.Context, o RelayOutcome) error {
 	answer := o.Answer
 	if len(answer) > maxReplay {
 		answer = nil
 	}
-	return r.send(ctx, func() *brokerv1.RelayRequest {
-		return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{
-			Id: o.ID, End: brokerv1.RelayEnd(o.End), Answer: answer, Delivered: o.Delivered,
-		}}}
-	})
+	outcome := &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{
+		Id: o.ID, End: brokerv1.RelayEnd(o.End), Answer: answer, Delivered: o.Delivered,
+	}}}
+	r.mu.Lock()
+	r.outcomes = append(r.outcomes, outcome)
+	many := len(r.outcomes) >= maxOutcomes || len(answer) > 0
+	if !many && r.flusher == nil {
+		r.flusher = time.AfterFunc(outcomeDelay, func() { _ = r.flush(context.Background()) })
+	}
+	r.mu.Unlock()
+	if many {
+		return r.flush(ctx)
+	}
+	return r.Err()
+}
+
+// flush says what waits to be said.
+func (r *Relay) flush(ctx context.Context) error {
+	return r.send(ctx, func() *brokerv1.RelayRequest { return nil })
+}
+
+// takeOutcomes are the outcomes that wait to be said.
+func (r *Relay) takeOutcomes() []*brokerv1.RelayRequest {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	taken := r.outcomes
+	r.outcomes = nil
+	if r.flusher != nil {
+		r.flusher.Stop()
+		r.flusher = nil
+	}
+	return taken
 }
 
 // Listed tells the daemon what a wrapped server offers, all pages of it. It does
@@ -627,6 +668,9 @@ func (r *Relay) after(ctx context.Context, told <-chan struct{}) (RelayTools, er
 // or ctx ends.
 func (r *Relay) Finish(ctx context.Context) {
 	defer r.cancel()
+	if r.flush(ctx) != nil {
+		return
+	}
 	if hold(ctx, r, r.sending) != nil {
 		return
 	}
