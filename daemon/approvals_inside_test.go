@@ -350,21 +350,24 @@ func TestWhatChangesBeforeItIsTaken(t *testing.T) {
 			k.must(nil, k.lock(t.Context(), e, "by the test"))
 		},
 	} {
-		for _, scope := range []string{scopeOnce, scopeSession} {
-			t.Run(name+"/"+scope, func(t *testing.T) {
-				k := newDesk(t, t.TempDir())
-				k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: k.pending(`{}`), Approve: true, Scope: scope})
-				answer := k.gate(k.ask(`{}`))
-				if answer.outcome != gateApproved {
-					t.Fatalf("it is not approved: %d %s", answer.outcome, answer.cause)
+		t.Run(name, func(t *testing.T) {
+			k := newDesk(t, t.TempDir())
+			reserved := map[string]gateAnswer{}
+			for _, scope := range []string{scopeOnce, scopeSession} {
+				args := `{"scope":"` + scope + `"}`
+				k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: k.pending(args), Approve: true, Scope: scope})
+				if reserved[scope] = k.gate(k.ask(args)); reserved[scope].outcome != gateApproved {
+					t.Fatalf("%s: it is not approved: %d %s", scope, reserved[scope].outcome, reserved[scope].cause)
 				}
-				change(k)
+			}
+			change(k)
+			for scope, answer := range reserved {
 				if took := k.take(answer); took != (name == "") {
-					t.Errorf("it is taken: %v", took)
+					t.Errorf("%s: it is taken: %v", scope, took)
 				}
 				answer.giveBack()
-			})
-		}
+			}
+		})
 	}
 }
 
@@ -413,6 +416,43 @@ func TestWhatAConsentCovers(t *testing.T) {
 	k.offset.Store(int64(time.Hour))
 	if k.pending(`{"a":1}`) == "" {
 		t.Error("it stands after its end")
+	}
+}
+
+// A card ends after a quarter of an hour, answered or not.
+func TestCardsExpire(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	unanswered := k.pending(`{}`)
+	k.offset.Add(int64(approvalLife))
+	if _, err := k.op().DecideApproval(k.ctx, &operatorv1.DecideApprovalRequest{ApprovalId: unanswered, Approve: true}); err == nil {
+		t.Error("it is answered too late")
+	}
+	unused := k.pending(`{}`)
+	k.approve(unused)
+	k.offset.Add(int64(approvalLife))
+	if k.pending(`{}`) == unused {
+		t.Error("it is used too late")
+	}
+	var ends []string
+	for _, e := range k.entries(kindApprovalExpire) {
+		ends = append(ends, e.ApprovalID+" "+e.Cause)
+	}
+	if diff := cmp.Diff([]string{unanswered + " " + causeUnanswered, unused + " " + causeUnused}, ends); diff != "" {
+		t.Errorf("the ends in the log (-want +got)\n%s", diff)
+	}
+	k.offset.Add(int64(approvalLife))
+	k.approve(k.pending(`{}`))
+	k.offset.Add(int64(approvalLife - time.Second))
+	if k.call(k.ask(`{}`)) != gateApproved {
+		t.Error("it is not used in time")
+	}
+
+	waits := make(chan gateAnswer, 1)
+	go func() { waits <- k.gate(k.ask(`{"n":1}`)) }()
+	k.waiting(1)
+	k.offset.Add(int64(approvalLife))
+	if answer := <-waits; answer.outcome != gateExpired || answer.reason != wire.ApprovalExpired {
+		t.Errorf("who waits is told %d %s", answer.outcome, answer.reason)
 	}
 }
 
