@@ -23,6 +23,7 @@ import (
 //	list            how many names were returned
 //	run.end         how many reads the run had
 //	launch.end      how many reads the runs of the launch had
+//	server.changed  how much of what the server offers is not trusted
 //	suppressed      how many refusals this entry stands for
 //	recovered       how many entries could not be written
 //	audit.pruned    how many entries are gone

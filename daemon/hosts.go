@@ -252,8 +252,7 @@ func (h *hosts) mayUse(r *run, server grants.Server) error {
 }
 
 func secretDenied(subject, name string, cause grants.Cause) error {
-	switch cause {
-	case grants.CauseUnknownResource, grants.CauseNoContent:
+	if cause == grants.CauseUnknownResource || cause == grants.CauseNoContent {
 		return hostRefusal(causeSecretMissing, "the secret %s has no content", name)
 	}
 	return hostRefusal(causeSecretDenied, "%s may not use the secret %s (%s)", subject, name, cause)
@@ -484,14 +483,6 @@ func (h *hosts) killByPolicy(k hostKey, policy string) {
 	if before == "" {
 		h.note(audit.Entry{Kind: kindServerKill, SubjectID: k.subject, Server: k.server, Policy: policy})
 	}
-}
-
-// isKilled reports whether policy stopped the process of k.
-func (h *hosts) isKilled(k hostKey) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	e, ok := h.all[k]
-	return ok && e.killed != ""
 }
 
 // restart ends the processes of a server, of one subject unless that is empty, and

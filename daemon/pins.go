@@ -274,7 +274,7 @@ func (os *offers) see(server string, o *offer, wrapped bool, untrusted []string,
 	for _, name := range untrusted {
 		fmt.Fprintf(sum, "%d %s %s\n", len(name), name, pinHash(o.tools[name]))
 	}
-	print := hex.EncodeToString(sum.Sum([]byte(pinHash([]byte(o.instructions)))))
+	told := hex.EncodeToString(sum.Sum([]byte(pinHash([]byte(o.instructions)))))
 	os.mu.Lock()
 	defer os.mu.Unlock()
 	s, ok := os.seen[server]
@@ -285,8 +285,8 @@ func (os *offers) see(server string, o *offer, wrapped bool, untrusted []string,
 	other = s.instructions != o.instructions || !maps.EqualFunc(s.tools, o.tools, bytes.Equal)
 	s.offer, s.at, s.wrapped, s.size = o, now, wrapped, o.size()
 	os.makeRoom(server)
-	if len(untrusted) > 0 && s.told != print && now.Sub(s.last).Abs() >= tellPause {
-		s.told, s.last, tell = print, now, true
+	if len(untrusted) > 0 && s.told != told && now.Sub(s.last).Abs() >= tellPause {
+		s.told, s.last, tell = told, now, true
 	}
 	return other, tell
 }

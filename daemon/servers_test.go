@@ -280,10 +280,12 @@ func TestWrappedDoesNotSpeakForHosted(t *testing.T) {
 	if _, err := openRelay(t, run, &brokerv1.RelayOpen{RunId: run.ID, Server: "hub", Mode: brokerv1.RelayMode_RELAY_MODE_WRAPPED}); daemontest.Reason(err) != wire.AccessDenied {
 		t.Errorf("wrapping a name that is hosted: %v", err)
 	}
-	// One that was wrapped before it was added is forgotten.
+	// What was seen and trusted of one that was wrapped before it was added is not.
 	stream := relayOf(t, run, "box")
 	listing(t, stream, "", "echo=1")
 	eventually(t, "it was seen", func() bool { return seen(t, d, "box")[0] == "echo new" })
+	trust(t, d, "box")
+	equal(t, "it is trusted", seen(t, d, "box")[0], "echo trusted")
 	_, err = d.Operator().AddServer(t.Context(), &operatorv1.AddServerRequest{Server: &operatorv1.Server{Name: "box", Command: []string{"prog"}}})
 	must(t, err)
 	listing(t, stream, "", "echo=2")

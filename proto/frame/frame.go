@@ -23,8 +23,8 @@ const MaxMessage = 1 << 20
 
 const lengthSize = 4
 
-// ErrTooLong: a message is longer than MaxMessage. Who reads it hangs up, for what
-// follows on the stream is not a frame any more.
+// ErrTooLong says that a message is longer than MaxMessage. Who reads it hangs up,
+// for what follows on the stream is not a frame any more.
 var ErrTooLong = errors.New("a message is longer than 1 MiB")
 
 // ReadMessage reads the next message into m, whatever was in it before. It returns
