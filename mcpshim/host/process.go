@@ -206,6 +206,7 @@ func (p *process) write() {
 		p.size -= len(next.message)
 		p.mu.Unlock()
 		if err != nil && next.id != 0 {
+			p.isOver(2 * afterEnd) // a server that has ended is told as such
 			p.to.lost(next.id, "it does not read any more")
 		}
 	}
@@ -246,6 +247,16 @@ func (p *process) within(patience time.Duration) {
 	defer timer.Stop()
 	select {
 	case <-p.ended:
+	case <-timer.C:
+	}
+}
+
+// isOver waits until all is over, but no longer than patience.
+func (p *process) isOver(patience time.Duration) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-p.over:
 	case <-timer.C:
 	}
 }

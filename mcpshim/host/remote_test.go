@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -373,8 +374,10 @@ func TestRemoteConcurrent(t *testing.T) {
 // A certificate counts for the name in the URL; http goes to this machine alone,
 // whatever a name leads to.
 func TestRemoteCertificates(t *testing.T) {
-	s := newSite(t, func(server *httptest.Server) { server.StartTLS() })
-	s.Config.ErrorLog = nil
+	s := newSite(t, func(server *httptest.Server) {
+		server.Config.ErrorLog = log.New(io.Discard, "", 0) // strangers hang up
+		server.StartTLS()
+	})
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
 	d := serve(t, s.start(), Config{roots: roots})
