@@ -27,9 +27,10 @@ func TestWatchApproves(t *testing.T) {
 	p.Expect(`done`)
 
 	// The session is the connection's: the next answer asks for nothing.
+	p.Expect(`» RUNS`)
 	fake.cards.ask(fakeApproval("knot", "worker", "desk", "publish"))
 	p.Expect(`WAITING FOR YOU \(1\)`)
-	p.Type("\tdy") // from the runs to the denials
+	p.Type("\t\tdy") // to the runs, and from them to the denials
 	p.Expect(`select a denial`)
 	p.Type("\t")
 	p.Type("d")

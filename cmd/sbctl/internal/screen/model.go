@@ -160,6 +160,7 @@ type Model struct {
 	cursors [panes]int
 	asked   *Action
 	touched bool // by a person
+	emptied bool // the pane that a person was in has gone, and they went nowhere else
 
 	// Of the card that is shown with a question, as of the last View:
 	width int // that it was folded to
@@ -202,9 +203,9 @@ func (m *Model) Show(state State) {
 	}
 	switch {
 	case m.focus == itemsPane && len(state.Items) == 0:
-		m.focus = runsPane // the pane is not shown
-	case !m.touched && len(state.Items) > 0:
-		m.focus = itemsPane
+		m.focus, m.emptied = runsPane, true // the pane is not shown
+	case (!m.touched || m.emptied) && len(state.Items) > 0:
+		m.focus, m.emptied = itemsPane, false
 	}
 }
 
@@ -221,10 +222,13 @@ func (m *Model) Press(key Key) Action {
 	case "r":
 		return Action{Verb: Refresh}
 	case Up, "k":
+		m.emptied = false
 		m.cursors[m.focus] = max(0, m.cursors[m.focus]-1)
 	case Down, "j":
+		m.emptied = false
 		m.cursors[m.focus] = max(0, min(m.cursors[m.focus]+1, m.length(m.focus)-1))
 	case Tab:
+		m.emptied = false
 		if m.focus = (m.focus + 1) % panes; m.focus == itemsPane && len(m.state.Items) == 0 {
 			m.focus = runsPane
 		}

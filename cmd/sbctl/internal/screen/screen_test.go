@@ -315,6 +315,22 @@ func TestWhatWaitsDoesNotMoveAFinger(t *testing.T) {
 	if got := draw(m, 80, 24, "e", "y"); got.Verb != End {
 		t.Errorf("e does %v when nothing waits any more", got)
 	}
+	// Who was in the pane before it went is there again when it comes back.
+	m = waiting()
+	items := m.state
+	draw(m, 80, 24, "d", "n")
+	m.Show(state)
+	m.Show(items)
+	if got := draw(m, 80, 24, "d", "y"); got.ApprovalID != "one" {
+		t.Errorf("d does %v", got)
+	}
+	draw(m, 80, 24, "n")
+	m.Show(state)
+	draw(m, 80, 24, "j")
+	m.Show(items)
+	if got := draw(m, 80, 24, "e", "y"); got.RunID != "bbb" {
+		t.Errorf("e does %v", got)
+	}
 }
 
 // A phone shows what is needed to decide: who, what, and the keys.
