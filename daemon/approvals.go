@@ -469,6 +469,9 @@ func (a *approvals) settle(c *card, end string, answer []byte, isError, delivere
 // standing says why a card, or what was approved, is void; empty: it stands. It
 // looks at what is in force, and may be called under the log's mutex.
 func (d *Daemon) standing(c *card) (cause string) {
+	if !d.state().open {
+		return causeVaultLocked
+	}
 	if c.over() || !d.entitled(c.run) {
 		return causeRunOver
 	}
