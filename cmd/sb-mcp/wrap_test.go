@@ -86,6 +86,9 @@ func TestWrapCases(t *testing.T) {
 			}
 			slices.SortStableFunc(answers, func(a, b answer) int { return strings.Compare(a.id, b.id) })
 			(policyCase{Client: tc.answers}).compare(t, answers)
+			if seen, err := os.ReadFile(w.log); err != nil || strings.Contains(string(seen), "\r") {
+				t.Errorf("some servers would read several lines: %q, %v", seen, err)
+			}
 			if code != 0 || !slices.Equal(w.serverSaw(), tc.server) {
 				t.Errorf("exit %d, the server saw %q, want %q", code, w.serverSaw(), tc.server)
 			}

@@ -49,6 +49,7 @@ type session struct {
 	withdrawn []*request          // of those, oldest first
 	held      int
 	over      *refusal // set when nothing is answered by the server any more
+	weight    int      // of the lines since the last trim, in bytes
 	again     bool     // trim once more
 	dropped   int      // lines of the server that were none, or no answer to anything
 
@@ -96,24 +97,23 @@ func newSession(config Config) *session {
 	return s
 }
 
-// A line of at least largeLine bytes leaves memory behind that nobody needs while
-// the agent thinks; trimAfter of quiet it is given back, and once more after
+// Lines leave memory behind that nobody needs while the agent thinks. Once they are
+// carriedMuch bytes together, it is given back trimAfter of quiet, and once more after
 // trimAgain, what was still held then.
 const (
-	largeLine = 64 << 10
-	trimAfter = time.Second
-	trimAgain = 3 * time.Second
+	carriedMuch = 64 << 10
+	trimAfter   = time.Second
+	trimAgain   = 3 * time.Second
 )
 
 // carried notes that a line of n bytes has passed.
 func (s *session) carried(n int) {
-	if n < largeLine {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.again = true
-	s.trimmer.Reset(trimAfter)
+	if s.weight += n; s.weight >= carriedMuch {
+		s.again = true
+		s.trimmer.Reset(trimAfter)
+	}
 }
 
 // trim gives back the memory that is not in use, the libraries' pools included:
@@ -123,6 +123,7 @@ func (s *session) trim() {
 	debug.FreeOSMemory()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.weight = 0
 	if s.again {
 		s.again = false
 		s.trimmer.Reset(trimAgain)

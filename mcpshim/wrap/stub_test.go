@@ -95,6 +95,9 @@ func act(id json.RawMessage, method, tool, cursor string, line []byte, in *bufio
 		say("starting up…\n[1,2]\n\xff\xfe\n{\"jsonrpc\":\"2.0\"}\n{\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{}}\n{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"Method\":\"x\"}")
 		say(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":1.0},"unknown":[ 1 ]}`)
 		result(`{"content":[]}`)
+	case tool == "returning": // to a reader for whom a carriage return ends a line this is an answer
+		say("{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"a\": \r{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\r}}", id)
+		result(`{"content":[]}`)
 	case tool == "double":
 		say(`{"jsonrpc":"2.0","id":%s,"result":{"content":[],"content":[1]}}`, id)
 	case tool == "asking":

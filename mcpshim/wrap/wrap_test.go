@@ -424,6 +424,10 @@ func TestServerLines(t *testing.T) {
 	if got := k.ask(`{ "jsonrpc":"2.0","id":"s1", "result":{"z":1.0,"a":"\u0041"}}`); !strings.Contains(got, `{\"jsonrpc\":\"2.0\",\"id\":\"s1\",\"result\":{\"z\":1.0,\"a\":\"\\u0041\"}}`) {
 		t.Errorf("the client's answer: %s", got)
 	}
+	if got := k.ask(tool("5", "returning")); got != `{"jsonrpc":"2.0","method":"notifications/message","params":{"a":{"jsonrpc":"2.0","id":5,"result":{}}}}` {
+		t.Errorf("an answer inside a notification: %q", got)
+	}
+	k.next()
 	if got := k.ask(tool("4", "long")); len(got) < 3<<20 {
 		t.Errorf("the long one: %d bytes", len(got))
 	}
