@@ -158,3 +158,37 @@ func (c *callAfter) say(a *app, subject string, allowed bool) {
 			a.paste("policy", "test", "FILE", "--call", fmt.Sprintf(`{"tool": %s, "arguments": {}}`, quotedYAML(c.Tool))))
 	}
 }
+
+// sayUnknownServers says which servers that capabilities name are not there: a grant
+// of them is legal, and most often a mistake.
+func (a *app) sayUnknownServers(ctx context.Context, capabilities []string) {
+	var names []string
+	for _, capability := range capabilities {
+		object, isCall := strings.CutPrefix(capability, "call:")
+		server, _, _ := strings.Cut(object, "/")
+		if isCall && server != "" && !strings.HasSuffix(server, "*") {
+			names = append(names, server)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	servers, err := a.servers(ctx, "")
+	if err != nil {
+		return
+	}
+	var known []string
+	for _, s := range servers {
+		known = append(known, s.GetName())
+	}
+	for i, name := range names {
+		if slices.Contains(known, name) || slices.Contains(names[:i], name) {
+			continue
+		}
+		words := fmt.Sprintf("no server is named %s", name)
+		if near, ok := nearest.Name(name, known); ok {
+			words += ", did you mean " + near + "?"
+		}
+		a.done("%s", words)
+	}
+}

@@ -89,6 +89,7 @@ func (c grantCmd) Run(ctx context.Context, a *app) error {
 	for _, g := range got.GetGrants() {
 		a.echoEnd(g.GetGrantId(), g.GetUntil())
 	}
+	a.sayUnknownServers(ctx, request.GetCapabilities())
 	return a.printGrants(got.GetGrants(), len(c.Capabilities) == 1)
 }
 
