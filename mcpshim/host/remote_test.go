@@ -354,12 +354,12 @@ func TestRemoteConcurrent(t *testing.T) {
 	d := serve(t, s.start(), Config{})
 	d.greeted()
 	go func() {
-		for id := range uint64(40) {
+		for id := range uint64(20) {
 			d.call(&hostv1.Call{Id: id + 1, Tool: "big", Arguments: []byte(`{"bytes":600000}`)})
 		}
 	}()
 	sizes := map[uint64]int{}
-	for done := 0; done < 40; {
+	for done := 0; done < 20; {
 		a := d.next().GetAnswer()
 		sizes[a.GetId()] += len(a.GetPiece())
 		if !a.GetMore() {
