@@ -65,7 +65,6 @@ var differences = map[string]difference{
 	"config invalid + ALLOW_INVALID=1 -> defaults, 10-call cap":  {why: heldByDaemon + ", and no variable makes a broken one hold", refused: true},
 	"KNOWN BYPASS /var/data/../etc/passwd satisfies ^/var/data/": {why: "an imported regex stays one; our own matcher of paths is not fooled, see grants/rules"},
 	"sandbox action = block":                                     {why: "imported, sandbox means block"},
-	"non-object / no method / numeric method":                    {},
 }
 
 const heldByDaemon = "the daemon holds the policy: a broken one is refused when it is imported, and nothing changes"

@@ -94,7 +94,7 @@ func (s *session) answerList(ctx context.Context, r *request, m *said) {
 		case one.Key == "tools":
 			raw = one.Raw
 		case one.Key == "nextCursor" && one.Raw[0] == '"':
-			next = string(one.Raw)
+			next = strict.Unquote(one.Raw)
 		case strings.EqualFold(one.Key, "tools"):
 			odd = true
 		}
@@ -191,7 +191,7 @@ func (l *listing) collect(cursor []byte, tools []listed, next string) bool {
 	switch {
 	case cursor == nil || string(cursor) == "null":
 		l.collecting = nil
-	case string(cursor) != l.next: // a page out of order
+	case cursor[0] != '"' || strict.Unquote(cursor) != l.next: // a page out of order
 		return false
 	}
 	for _, tool := range tools {

@@ -472,7 +472,7 @@ func TestList(t *testing.T) {
 		k := wrapStub(t, b, environ(stubPages+"=[{\"name\":\"a\"},{\"name\":\"b\"}]\n[{\"name\":\"c\"}]\n[]"))
 		for _, step := range [][2]string{
 			{list, `{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"a"}],"nextCursor":"page1","_meta":{"x":1.50}}}`},
-			{`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"page1"}}`, `{"jsonrpc":"2.0","id":1,"result":{ "tools":[{"name":"c"}],"nextCursor":"page2","_meta":{"x": 1.50}}}`},
+			{`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"\u0070age1"}}`, `{"jsonrpc":"2.0","id":1,"result":{ "tools":[{"name":"c"}],"nextCursor":"page2","_meta":{"x": 1.50}}}`},
 			{`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"cursor":"page2"}}`, `{"jsonrpc":"2.0","id":1,"result":{ "tools":[],"_meta":{"x": 1.50}}}`},
 		} {
 			if got := k.ask(step[0]); got != step[1] {
