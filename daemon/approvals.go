@@ -469,13 +469,15 @@ func (a *approvals) settle(c *card, end string, answer []byte, isError, delivere
 // standing says why a card, or what was approved, is void; empty: it stands. It
 // looks at what is in force, and may be called under the log's mutex.
 func (d *Daemon) standing(c *card) (cause string) {
-	if !d.state().open {
+	if c.over() || !d.entitled(c.run) {
+		cause = causeRunOver
+	} else {
+		cause = d.keyStands(c.key, c.run.asker(), c.pinState == pinTrusted)
+	}
+	if cause != "" && !d.state().open { // a lock takes everything away, at any moment
 		return causeVaultLocked
 	}
-	if c.over() || !d.entitled(c.run) {
-		return causeRunOver
-	}
-	return d.keyStands(c.key, c.run.asker(), c.pinState == pinTrusted)
+	return cause
 }
 
 // keyStands says why what a key binds an answer to is not so any more; empty: it is.
