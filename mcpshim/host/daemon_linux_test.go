@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -76,6 +77,7 @@ func (a *agent) call(tool, arguments string) string {
 // nothing changed that is not ours to change.
 func TestThroughTheDaemon(t *testing.T) {
 	path := program(t)
+	t.Cleanup(func() { sweep(os.TempDir(), os.Geteuid(), time.Now().Add(2*staleAfter)) }) // what a killed host left
 	d := daemontest.StartWith(t, daemontest.Options{HostProgram: path})
 	d.AddSubject("worker", "other")
 	d.PutKind("token", "secret", "hush-hush")

@@ -22,7 +22,7 @@ type folder struct {
 }
 
 func newFolder() (*folder, error) {
-	sweep(os.TempDir(), time.Now())
+	sweep(os.TempDir(), os.Geteuid(), time.Now())
 	path, err := os.MkdirTemp("", folderPrefix)
 	if err != nil {
 		return nil, err
@@ -57,16 +57,15 @@ func (f *folder) remove() {
 	f.lock.Close()
 }
 
-// sweep removes the folders of hosts that were killed. Those of other accounts
-// cannot be opened.
-func sweep(dir string, now time.Time) {
+// sweep removes the folders of an account's hosts that were killed.
+func sweep(dir string, uid int, now time.Time) {
 	paths, err := filepath.Glob(filepath.Join(dir, folderPrefix+"*"))
 	if err != nil {
 		return
 	}
 	for _, path := range paths {
 		info, err := os.Lstat(path)
-		if err != nil || !info.IsDir() || now.Sub(info.ModTime()) < staleAfter || !own(info) {
+		if err != nil || !info.IsDir() || now.Sub(info.ModTime()) < staleAfter || owner(info) != uid {
 			continue
 		}
 		lock, err := hold(path)
@@ -78,7 +77,10 @@ func sweep(dir string, now time.Time) {
 	}
 }
 
-func own(info os.FileInfo) bool {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == os.Geteuid()
+// owner is the uid that a file belongs to, -1 where nobody can say.
+func owner(info os.FileInfo) int {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid)
+	}
+	return -1
 }

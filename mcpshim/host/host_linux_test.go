@@ -85,6 +85,7 @@ func startHost(t *testing.T, path string, uid int, confine bool) *hostProcess {
 		for _, pid := range p.alive() { // where the kernel did not
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
+		sweep(os.TempDir(), uid, time.Now().Add(2*staleAfter)) // what a killed one left; those of living hosts are held
 		if t.Failed() {
 			t.Logf("the host said: %s", talk.String())
 		}
@@ -218,11 +219,16 @@ func TestSweep(t *testing.T) {
 		}
 	}
 	now := time.Now()
-	sweep(dir, now)
+	uid := os.Geteuid()
+	sweep(dir, uid, now)
 	if _, err := os.Stat(left); err != nil {
 		t.Errorf("a young folder is gone: %v", err)
 	}
-	sweep(dir, now.Add(2*staleAfter))
+	sweep(dir, uid+1, now.Add(2*staleAfter))
+	if _, err := os.Stat(left); err != nil {
+		t.Errorf("another account's folder is gone: %v", err)
+	}
+	sweep(dir, uid, now.Add(2*staleAfter))
 	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a stale folder is left: %v", err)
 	}
