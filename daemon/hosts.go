@@ -323,7 +323,10 @@ func wait(ctx context.Context, done <-chan struct{}) error {
 func (h *hosts) entry(k hostKey, server grants.Server, born time.Time) *host {
 	e, ok := h.all[k]
 	switch {
-	case !ok, e.process == nil && e.attempt == nil && !e.about(server, born):
+	case !ok, !e.about(server, born):
+		if ok && e.process != nil {
+			e.process.stop(causeSubjectChanged, 0)
+		}
 		e = &host{key: k, server: server, born: born}
 		h.all[k] = e
 	case !same(e.server, server) && e.process == nil && e.attempt == nil: // what was learnt of another command
@@ -413,8 +416,12 @@ func (h *hosts) start(e *host, a *hostAttempt, o *operatorStart) {
 		p.stop(causeServerListed, 0)
 	}
 	switch now, ok := h.d.state().server(e.key.server); {
-	case h.closed, h.d.locked():
+	case h.closed:
 		p.stop(causeDaemonStopped, 0)
+	case h.d.locked():
+		p.stop(causeLocked, 0)
+	case h.all[e.key] != e: // a later server or subject has the name
+		p.stop(causeSubjectChanged, 0)
 	case !ok || !same(now, server):
 		p.stop(causeServerSet, 0)
 	case e.killed != "":

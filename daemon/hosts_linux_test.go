@@ -518,6 +518,28 @@ func TestHostThatSaysTooMuch(t *testing.T) {
 	equal(t, "afterwards", stream.call("echo", `{}`).String(), "OK {}")
 }
 
+// A host that does not end when it is told to is ended.
+func TestHostThatDoesNotStop(t *testing.T) {
+	d := hosting(t)
+	d.AddSubject("worker")
+	addServer(t, d, "hub", &operatorv1.Server{Command: []string{"deaf"}}, "worker")
+	trust(t, d, "hub")
+	stream := hostedRelay(t, d.Open("worker"), "hub")
+	equal(t, "a call", stream.call("echo", `{}`).String(), "OK {}")
+	host := process(t, d, "hub", "worker").GetPid()
+	_, err := d.Operator().RestartServer(t.Context(), &operatorv1.RestartServerRequest{Name: "hub"})
+	must(t, err)
+	equal(t, "a call of the next", stream.call("echo", `{}`).String(), "OK {}")
+	if alive(host) {
+		t.Error("two run at once")
+	}
+	host = process(t, d, "hub", "worker").GetPid()
+	equal(t, "stopping", d.Stop(), 0)
+	if alive(host) {
+		t.Error("sbd has stopped, and the process goes on")
+	}
+}
+
 // What a server logs is kept for the operator, within bounds and harmless.
 func TestServerLogs(t *testing.T) {
 	d := hosting(t)

@@ -33,6 +33,7 @@ import (
 //	never           it never lists
 //	bare            it refuses to be confined
 //	flood           it logs without an end
+//	deaf            it does not stop when it is told to
 //	note=FILE       each start writes a line there, with what it was given
 func stubHost() int {
 	conn, err := net.FileConn(os.NewFile(3, "control"))
@@ -115,6 +116,9 @@ func (s *stub) serve() int {
 		}
 		switch m := m.GetMessage().(type) {
 		case *hostv1.HostRequest_Stop:
+			if s.has("deaf") {
+				continue
+			}
 			s.end("stopped")
 			return 0
 		case *hostv1.HostRequest_List:
