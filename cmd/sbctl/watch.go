@@ -140,7 +140,7 @@ func (a *app) watchScreen(ctx context.Context, events eventStream) error {
 		case m := <-live.changes:
 			live.keep(m)
 			live.show()
-		case <-live.unfed:
+		case live.lost = <-live.unfed:
 			live.fed = false
 			settle.Reset(watchAgain)
 		case <-settle.C:
@@ -282,6 +282,9 @@ func (l *liveScreen) show() {
 		state.Title += ", operator's session open"
 	case l.operator.GetPassphrase() && !l.operator.GetAuthenticated():
 		state.Title += ", no operator's session"
+	}
+	if l.lost != nil && l.status.GetVaultState() == "unlocked" {
+		state.Title += ", what waits is not known: " + fail(l.lost, "asking").Error()
 	}
 	state.Items = l.items(now)
 	for _, p := range grouped(l.status.GetRuns(), l.status.GetLaunches()) {

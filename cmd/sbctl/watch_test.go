@@ -49,3 +49,32 @@ func TestNoGrant(t *testing.T) {
 		}
 	}
 }
+
+// What was answered here does not come back by older news.
+func TestOlderNewsOfWhatWasAnswered(t *testing.T) {
+	live := &liveScreen{waitingRoom: newWaitingRoom()}
+	news := func(state string) int {
+		m := fakeApproval("kmpx", "worker", "desk", "publish")
+		m.State = state
+		live.keep(m)
+		return len(live.pending)
+	}
+	for i, step := range []struct {
+		state string
+		want  int
+	}{{"pending", 1}, {"pending", 1}, {"approved", 0}, {"pending", 1}, {"approved", 0}} {
+		if got := news(step.state); got != step.want {
+			t.Errorf("step %d, %s: %d wait, want %d", i, step.state, got, step.want)
+		}
+	}
+	news("pending")
+	news("approved")
+	live.answered["kmpx"] = true // as after an answer from here
+	if got := news("pending"); got != 0 {
+		t.Errorf("older news: %d wait", got)
+	}
+	news("settled")
+	if len(live.answered) != 0 {
+		t.Error("what is over is remembered")
+	}
+}

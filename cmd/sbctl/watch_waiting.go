@@ -19,14 +19,16 @@ type waitingRoom struct {
 	changes  chan *operatorv1.Approval // nil means that all that is pending was told
 	unfed    chan error                // the stream of them has ended
 	fed      bool                      // there is one
+	lost     error                     // why there is none, when there was one
 	pending  []*operatorv1.Approval    // oldest first
+	answered map[string]bool           // here; news of them from before the answer may still come
 	stale    bool                      // something about servers has changed
 	servers  []*operatorv1.Server
 	policies []*operatorv1.Policy
 }
 
 func newWaitingRoom() waitingRoom {
-	return waitingRoom{changes: make(chan *operatorv1.Approval), unfed: make(chan error, 1)}
+	return waitingRoom{changes: make(chan *operatorv1.Approval), unfed: make(chan error, 1), answered: map[string]bool{}}
 }
 
 // aboutServers says whether an entry is a reason to ask for the servers again. Asking
@@ -78,7 +80,13 @@ func (l *liveScreen) feed(ctx context.Context) {
 
 // keep takes one change of a request.
 func (l *liveScreen) keep(m *operatorv1.Approval) {
+	l.lost = nil
 	if m == nil {
+		return
+	}
+	if m.GetState() != statePending {
+		delete(l.answered, m.GetApprovalId())
+	} else if l.answered[m.GetApprovalId()] {
 		return
 	}
 	at := slices.IndexFunc(l.pending, func(one *operatorv1.Approval) bool { return one.GetApprovalId() == m.GetApprovalId() })
@@ -193,6 +201,7 @@ func (l *liveScreen) decide(ctx context.Context, action screen.Action) error {
 	got, err := call(ctx, l.app, doing, request, operatorv1.OperatorServiceClient.DecideApproval)
 	if err == nil {
 		l.keep(got.GetApproval())
+		l.answered[action.ApprovalID] = true
 	}
 	return err
 }

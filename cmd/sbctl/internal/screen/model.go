@@ -278,6 +278,7 @@ func (m *Model) answer(asked Action, key Key) Action {
 				m.Message = "there was more: see it first"
 				return Action{}
 			}
+		default: // as for every question
 		}
 	}
 	m.asked = nil

@@ -83,7 +83,7 @@ func (m *Model) panesView(width, height int) []string {
 func (i Item) line(small bool) string {
 	switch {
 	case i.ID == "" && small:
-		return strings.TrimSpace(i.What + " " + i.Text)
+		return strings.TrimSpace(i.Subject + " " + i.What + " " + i.Text)
 	case i.ID == "":
 		return strings.TrimRight(fmt.Sprintf("%-16s %-28s %-6s %s", i.Subject, i.What, "", i.Text), " ")
 	case small:
