@@ -79,11 +79,14 @@ func (s *Server) judge(key string) {
 // settle judges a server that was read as a whole.
 func (s *Server) settle(kind string) {
 	slices.Sort(s.Dropped)
-	if len(s.Command) > 0 && filepath.Base(s.Command[0]) == shimName {
+	ours := len(s.Command) > 1 && filepath.Base(s.Command[0]) == shimName
+	if ours && s.Command[1] != "wrap" {
 		s.Subject = command{s.Command[0], s.Command[1:]}.option("subject")
 	}
 	switch {
 	case s.Why != "":
+	case ours && s.Subject == "":
+		s.Why = "sb-mcp starts it already"
 	case kind == "sse":
 		s.Why = "it speaks SSE, and the broker Streamable HTTP"
 	case kind == "ws" || kind == "websocket":

@@ -42,7 +42,7 @@ func TestReadServers(t *testing.T) {
 			"projects": {"/p": {"mcpServers": {"i": {"command": "./x"}}}}}`,
 			"a x 1 2 K=v\nb https://h H=v\nc https://h !it speaks SSE, and the broker Streamable HTTP\nd x !envFile is something that this agent does for it\n" +
 				"e x !N is no text\nf https://h !oauth is something that this agent does for it\ng !it has neither a command nor an address\nh x -odd\ni ./x @/p"},
-		"shim":     {"mcp.json", `{"mcpServers": {"sb": {"command": "/o/sb-mcp", "args": ["--subject", "s"]}, "w": {"command": "/o/sb-mcp", "args": ["wrap", "--subject", "s", "--", "x"]}}}`, "sb /o/sb-mcp --subject s *s\nw /o/sb-mcp wrap --subject s -- x *s"},
+		"shim":     {"mcp.json", `{"mcpServers": {"sb": {"command": "/o/sb-mcp", "args": ["--subject", "s"]}, "w": {"command": "/o/sb-mcp", "args": ["wrap", "--subject", "s", "--", "x"]}}}`, "sb /o/sb-mcp --subject s *s\nw /o/sb-mcp wrap --subject s -- x !sb-mcp starts it already"},
 		"opencode": {"opencode.jsonc", `{"mcp": {"a": {"type": "local", "command": ["x", "1"], "environment": {"K": "v"}, "enabled": false}, /* c */ "b": {"type": "remote", "url": "https://h"},}}`, "a x 1 K=v off\nb https://h"},
 		"vscode":   {"mcp.json", `{"servers": {"a": {"command": "x"}}, "inputs": []}`, "a x"},
 		"codex":    {"config.toml", "[mcp_servers.a]\ncommand = 'x'\nargs = ['1']\n[mcp_servers.a.env]\nK = 'v'\n[mcp_servers.b]\nurl = 'https://h'\nbearer_token_env_var = 'T'\n", "a x 1 K=v\nb https://h !bearer_token_env_var is something that this agent does for it"},
@@ -94,6 +94,8 @@ func TestReplaceServers(t *testing.T) {
 			"{\n  \"mcpServers\": {\n    \"b\": {\"command\": \"y\"}, // b\n    \"subject-broker\": {\n      \"command\": \"/o/sb-mcp\",\n      \"args\": [\"--subject\", \"s\"]\n    }\n  }\n}\n"},
 		"the shim is there": {"x.json", `{"mcpServers": {"sb": {"command": "/z/sb-mcp", "args": ["--subject=s"]}, "a": {"command": "x"}}}`, []int{1},
 			`{"mcpServers": {"sb": {"command": "/z/sb-mcp", "args": ["--subject=s"]}}}`},
+		"only a wrapped one is there": {"x.json", `{"mcpServers": {"w": {"command": "sb-mcp", "args": ["wrap", "--subject=s", "--", "x"]}, "a": {"command": "x"}}}`, []int{1},
+			`{"mcpServers": {"w": {"command": "sb-mcp", "args": ["wrap", "--subject=s", "--", "x"]}, "subject-broker":{"command":"/o/sb-mcp","args":["--subject","s"]}}}`},
 		"another subject": {"x.json", `{"mcpServers": {"sb": {"command": "/z/sb-mcp", "args": ["--subject=t"]}, "a": {"command": "x"}}}`, []int{1}, ""},
 		"of a project, the shim above": {".claude.json", `{"mcpServers": {"sb": {"command": "sb-mcp", "args": ["--subject=s"]}}, "projects": {"/p": {"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}}}`, []int{1},
 			`{"mcpServers": {"sb": {"command": "sb-mcp", "args": ["--subject=s"]}}, "projects": {"/p": {"mcpServers": {"b": {"command": "y"}}}}}`},
