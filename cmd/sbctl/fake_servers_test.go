@@ -11,7 +11,6 @@ type fakeServers struct {
 	servers  []*operatorv1.Server
 	tools    map[string][]*operatorv1.ServerToolState
 	policies []*operatorv1.Policy
-	deaf     bool // nobody can approve
 }
 
 func (f *fakeOperator) ListServers(context.Context, *operatorv1.ListServersRequest) (*operatorv1.ListServersResponse, error) {
