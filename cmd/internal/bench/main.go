@@ -40,6 +40,7 @@ const (
 	asEmptyServer = "empty-server"
 	asEcho        = "echo"
 	asClient      = "client"
+	asTools       = "tool-server"
 )
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -51,6 +52,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = echoServer(stdin, stdout)
 	case len(args) == 2 && args[0] == asClient:
 		err = clientServer(ctx, args[1], stdin, stdout)
+	case len(args) == 1 && args[0] == asTools:
+		err = toolServer(stdin, stdout)
 	default:
 		return bench(ctx, args, stdout, stderr)
 	}
@@ -113,6 +116,7 @@ var groups = []struct {
 	{"audit verify", measureVerify},
 	{"keys and checkpoints", measureKeys},
 	{"launch", measureLaunch},
+	{"tools", measureTools},
 }
 
 // settings are where and how much to measure.

@@ -1,0 +1,429 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"subjectbroker/grants/rules"
+)
+
+// Names of the servers: around two there is a policy, and each is this program
+// as a server of tools.
+const (
+	wrappedGrouped = "grouped"
+	wrappedStrict  = "strict"
+	hostedServer   = "hosted"
+)
+
+// Tools of the server: one has its answer at hand, so that everything else that a
+// call costs shows; the other waits for so long, as one does that asks something
+// on the network.
+const (
+	lookupTool = "lookup"
+	fetchTool  = "fetch"
+	fetchTime  = 5 * time.Millisecond
+)
+
+// toolsClients is how many agents call at once, each with a server of its own as
+// stdio has it.
+const toolsClients = 8
+
+// measureTools has calls of an MCP server's tool: directly, through sb-mcp wrap,
+// and of a server that sbd runs.
+func measureTools(ctx context.Context, s *settings) ([]figure, error) {
+	b, err := s.brokerWith(ctx, "tools", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer b.stop()
+	if err := b.addServers(ctx, s.self); err != nil {
+		return nil, err
+	}
+	figures, err := s.measureOneCaller(ctx, b)
+	if err != nil {
+		return figures, err
+	}
+	crowd, err := s.measureCallers(ctx, b)
+	figures = append(figures, crowd...)
+	if err != nil {
+		return figures, err
+	}
+	judge, err := s.measureJudge()
+	return append(figures, judge...), err
+}
+
+// measureOneCaller has one agent, in turns with a raw pipe, an empty call, the
+// disk and the direct server.
+func (s *settings) measureOneCaller(ctx context.Context, b *broker) ([]figure, error) {
+	empty, stopEmpty, err := s.empty(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer stopEmpty()
+	disk, err := newAppender(b.home, entrySize)
+	if err != nil {
+		return nil, err
+	}
+	defer disk.close()
+	pipe, err := start(ctx, s.self, asEcho)
+	if err != nil {
+		return nil, err
+	}
+	defer pipe.stop()
+	direct, err := greeted(start(ctx, s.self, asTools))
+	if err != nil {
+		return nil, err
+	}
+	defer direct.stop()
+	grouped, err := s.wrap(ctx, b, wrappedGrouped)
+	if err != nil {
+		return nil, err
+	}
+	defer grouped.stop()
+	strict, err := s.wrap(ctx, b, wrappedStrict)
+	if err != nil {
+		return nil, err
+	}
+	defer strict.stop()
+	hosted, err := s.shim(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	defer hosted.stop()
+
+	var syncs, empties, pipes, directs, groups, stricts, hosteds samples
+	for i := range s.pick(4000, 300) {
+		id := 10 + i
+		line := callLine(id, lookupTool)
+		for _, turn := range []struct {
+			to   *samples
+			call func() error
+		}{
+			{&syncs, disk.once},
+			{&empties, func() error { return empty.call(ctx) }},
+			{&pipes, func() error { _, err := pipe.ask(line, anything); return err }},
+			{&directs, func() error { return look(direct, id, lookupTool) }},
+			{&groups, func() error { return look(grouped, id, lookupTool) }},
+			{&stricts, func() error { return look(strict, id, lookupTool) }},
+			{&hosteds, func() error { return look(hosted, id, hostedServer+"_"+lookupTool) }},
+		} {
+			if err := timed(turn.to, turn.call); err != nil {
+				return nil, err
+			}
+		}
+	}
+	size, err := resident(grouped.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	six := fmt.Sprintf("6 × pipe %s + empty call %s", ms(pipes.p50()), ms(empties.p50()))
+	floor := 6*pipes.p50() + empties.p50()
+	added := func(name string, through samples, limit string, floor time.Duration, bound float64) figure {
+		more := through.p50() - directs.p50()
+		return figure{
+			name:  name,
+			got:   fmt.Sprintf("%s (%s − direct %s)", ms(more), ms(through.p50()), ms(directs.p50())),
+			limit: limit, ratio: more.Seconds() / floor.Seconds(), bound: bound,
+		}
+	}
+	return []figure{
+		added("wrapped call, grouped: added p50", groups, six, floor, 1),
+		added("wrapped call, strict: added p50", stricts, six+" + fdatasync "+ms(syncs.p50()), floor+syncs.p50(), 0),
+		added("hosted call, strict: added p50", hosteds, six+" + fdatasync "+ms(syncs.p50()), floor+syncs.p50(), 0),
+		{
+			name:  "sb-mcp wrap: memory after those calls",
+			got:   fmt.Sprintf("%.1f MiB", size),
+			limit: "20 MiB", ratio: size / 20, bound: 1,
+		},
+	}, nil
+}
+
+// measureCallers has several agents at once.
+func (s *settings) measureCallers(ctx context.Context, b *broker) ([]figure, error) {
+	ways := []*way{
+		{open: func() (*process, error) { return greeted(start(ctx, s.self, asTools)) }},
+		{open: func() (*process, error) { return s.wrap(ctx, b, wrappedGrouped) }},
+		{open: func() (*process, error) { return s.wrap(ctx, b, wrappedStrict) }},
+		{open: func() (*process, error) { return s.shim(ctx, b) }, prefix: hostedServer + "_"},
+	}
+	for _, way := range ways {
+		way.rates = map[string]float64{}
+		for range toolsClients {
+			server, err := way.open()
+			if err != nil {
+				return nil, err
+			}
+			defer server.stop()
+			way.agents = append(way.agents, &agent{server, 10})
+		}
+	}
+	rounds := s.pick(5, 1)
+	span := time.Duration(s.pick(1000, 400)) * time.Millisecond
+	tools := []string{lookupTool, fetchTool}
+	for range rounds {
+		for _, tool := range tools { // in turns, so that each sees the same machine
+			for _, way := range ways {
+				rate, err := way.flood(ctx, tool, span)
+				if err != nil {
+					return nil, err
+				}
+				way.rates[tool] += rate / float64(rounds)
+			}
+		}
+	}
+	beside := func(name string, way *way, tool, direct string, bound float64) figure {
+		return figure{
+			name:  fmt.Sprintf("%s, %d clients", name, toolsClients),
+			got:   fmt.Sprintf("%.0f", way.rates[tool]),
+			limit: fmt.Sprintf("%s: %.0f", direct, ways[0].rates[tool]),
+			ratio: way.rates[tool] / ways[0].rates[tool], bound: bound, atLeast: bound > 0,
+		}
+	}
+	const direct = "the direct servers"
+	waits := fmt.Sprintf("%s, of a tool that takes %v", direct, fetchTime)
+	return []figure{
+		beside("wrapped calls a second, grouped", ways[1], lookupTool, direct, 0.6),
+		beside("wrapped calls a second, strict", ways[2], lookupTool, direct, 0),
+		beside("hosted calls a second, strict", ways[3], lookupTool, direct, 0),
+		beside("wrapped calls a second, grouped", ways[1], fetchTool, waits, 0),
+		beside("wrapped calls a second, strict", ways[2], fetchTool, waits, 0),
+		beside("hosted calls a second, strict", ways[3], fetchTool, waits, 0),
+	}, nil
+}
+
+// way is how agents reach the same server.
+type way struct {
+	open   func() (*process, error)
+	prefix string // of the tools' names
+	agents []*agent
+	rates  map[string]float64
+}
+
+// agent is who calls, one call after the other.
+type agent struct {
+	server *process
+	id     int
+}
+
+// flood has all agents call a tool for a span of time, and returns the calls a
+// second.
+func (w *way) flood(ctx context.Context, tool string, span time.Duration) (float64, error) {
+	calls := make([]func(context.Context) error, 0, len(w.agents))
+	for _, a := range w.agents {
+		calls = append(calls, func(context.Context) error {
+			a.id++
+			return look(a.server, a.id, w.prefix+tool)
+		})
+	}
+	var took samples
+	return flood(ctx, calls, span, &took)
+}
+
+// measureJudge has the policy alone: what a call costs before and beside its
+// entry.
+func (s *settings) measureJudge() ([]figure, error) {
+	atMost := uint64(1 << 40)
+	policy := rules.Policy{Subject: subject, Server: wrappedStrict, Audit: rules.Strict, Rules: rules.Rules{
+		OnViolation: rules.Block,
+		Limits:      rules.Limits{MaxToolCalls: &atMost},
+		Security: rules.Security{
+			DeniedTools: []string{"delete"},
+			Granular: []rules.Rule{{
+				Tool: lookupTool, Action: rules.Block,
+				DenyIf: map[string]rules.Matcher{"word": {Regex: `^\s*(rm|sudo)\b`}},
+			}},
+		},
+	}}
+	compiled, err := rules.Compile(policy, nil)
+	if err != nil {
+		return nil, err
+	}
+	arguments := []byte(lookupArguments)
+	now := time.Now()
+	var meter rules.Meter
+	meter.Begin(now)
+	var failed error
+	var judged, decoded cost
+	for range s.pick(3, 1) {
+		judged.best(testing.Benchmark(func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				args, err := rules.ParseArgs(arguments)
+				call := rules.Call{Tool: lookupTool, Args: args, Now: now}
+				if err != nil || compiled.Judge(&meter, call).Outcome != rules.Forwarded {
+					failed = fmt.Errorf("the call was not let through: %v", err)
+					return
+				}
+				compiled.Take(&meter, call)
+			}
+		}))
+		decoded.best(testing.Benchmark(func(b *testing.B) {
+			for b.Loop() {
+				var into map[string]any
+				if err := json.Unmarshal(arguments, &into); err != nil {
+					failed = err
+					return
+				}
+			}
+		}))
+	}
+	return []figure{{
+		name:  "parsing and judging one call's arguments",
+		got:   fmt.Sprintf("%.0f ns, %d allocations", judged.ns, judged.allocs),
+		limit: fmt.Sprintf("decoding them with encoding/json %.0f ns", decoded.ns),
+		ratio: judged.ns / decoded.ns,
+	}}, failed
+}
+
+// addServers applies a document with a policy around each wrapped server and a
+// hosted server, and trusts that.
+func (b *broker) addServers(ctx context.Context, self string) error {
+	document := fmt.Sprintf(`version: 1
+subjects: {%[1]s: {}}
+servers:
+  %[2]s: {command: [%[5]q, %[6]q]}
+policies:
+- subject: %[1]s
+  server: %[3]s
+  audit: grouped
+  rules: &RULES
+- subject: %[1]s
+  server: %[4]s
+  rules: &RULES
+grants:
+- {subject: %[1]s, capability: "call:%[2]s/*"}
+- {subject: %[1]s, capability: "call:%[3]s/*"}
+- {subject: %[1]s, capability: "call:%[4]s/*"}
+`, subject, hostedServer, wrappedGrouped, wrappedStrict, self, asTools)
+	const limits = `
+    limits: {max_tool_calls: 1000000000, rate_limit: {calls_per_window: 10000, window_seconds: 1}}
+    security:
+      denied_tools: [delete]
+      granular_rules:
+      - {tool: lookup, deny_if: {arguments: {word: {regex: '^\s*(rm|sudo)\b'}}}}`
+	file := filepath.Join(filepath.Dir(b.home), "servers.yaml")
+	document = strings.ReplaceAll(document, " &RULES", limits)
+	if err := os.WriteFile(file, []byte(document), 0o600); err != nil {
+		return err
+	}
+	if err := b.sbctl(ctx, nil, "apply", "-f", file); err != nil {
+		return err
+	}
+	return b.sbctl(ctx, nil, "server", "trust", hostedServer, "--yes")
+}
+
+// wrap starts sb-mcp wrap around this program as a server, and shakes hands.
+func (s *settings) wrap(ctx context.Context, b *broker, server string) (*process, error) {
+	return greeted(start(ctx, filepath.Join(s.bin, "sb-mcp"), "wrap", "--subject", subject, "--server", server,
+		"--home", b.home, "--", s.self, asTools))
+}
+
+// greeted shakes hands with a server that was started.
+func greeted(p *process, err error) (*process, error) {
+	if err != nil {
+		return nil, err
+	}
+	if err := initialize(p); err != nil {
+		p.stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+// lookupArguments are of the size of a small real call.
+const lookupArguments = `{"word":"subject","language":"en","options":{"limit":20,"fuzzy":false,"fields":["title","body"]}}`
+
+func callLine(id int, tool string) []byte {
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`+"\n", id, tool, lookupArguments)
+}
+
+// meaning is in each answer.
+const meaning = "who or what is spoken of"
+
+// look calls a tool and insists on its answer.
+func look(p *process, id int, tool string) error {
+	answer, err := p.ask(callLine(id, tool), answersID(id))
+	if err != nil {
+		return err
+	}
+	if !bytes.Contains(answer, []byte(meaning)) {
+		return fmt.Errorf("%s was answered with %.300s", tool, answer)
+	}
+	return nil
+}
+
+// toolServer is the hidden mode in which this program is an MCP server: it decodes
+// each line, and encodes the answer.
+func toolServer(in io.Reader, out io.Writer) error {
+	lines := bufio.NewReaderSize(in, 64<<10)
+	server := toolsServer{answers: json.NewEncoder(out)}
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return nil // end of input
+		}
+		var request toolRequest
+		if err := json.Unmarshal(line, &request); err != nil {
+			return err
+		}
+		switch {
+		case request.ID == nil: // a notification
+		case request.Params.Name == fetchTool:
+			time.AfterFunc(fetchTime, func() { server.answer(&request) })
+		default:
+			server.answer(&request)
+		}
+	}
+}
+
+type toolRequest struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params struct {
+		Version   string         `json:"protocolVersion"`
+		Name      string         `json:"name"`
+		Arguments map[string]any `json:"arguments"`
+	} `json:"params"`
+}
+
+type toolsServer struct {
+	mu      sync.Mutex
+	answers *json.Encoder
+}
+
+func (s *toolsServer) answer(request *toolRequest) {
+	type object = map[string]any
+	tool := func(name string) object {
+		return object{
+			"name": name, "description": "Looks a word up.",
+			"inputSchema": object{"type": "object", "properties": object{"word": object{"type": "string"}}},
+		}
+	}
+	var result any = object{}
+	switch request.Method {
+	case "initialize":
+		result = object{
+			"protocolVersion": request.Params.Version, "capabilities": object{"tools": object{}},
+			"serverInfo": object{"name": "bench", "version": "1"},
+		}
+	case "tools/list":
+		result = object{"tools": []object{tool(lookupTool), tool(fetchTool)}}
+	case "tools/call":
+		text := fmt.Sprintf("%v: %s; %s", request.Params.Arguments["word"], meaning, strings.Repeat("further meanings, ", 10))
+		result = object{"content": []object{{"type": "text", "text": text}}}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Who does not get the answer says so.
+	_ = s.answers.Encode(object{"jsonrpc": "2.0", "id": request.ID, "result": result})
+}
