@@ -23,6 +23,8 @@ type entry struct {
 	Version     uint32    `json:"version"`
 	Action      string    `json:"action"`
 	Capability  string    `json:"capability"`
+	Server      string    `json:"server"`
+	Tool        string    `json:"tool"`
 	GrantID     string    `json:"grantId"`
 	Decision    string    `json:"decision"`
 	ReasonCode  string    `json:"reasonCode"`
@@ -47,6 +49,9 @@ func (e entry) object() string {
 		if about == "" {
 			about = e.ResourceID
 		}
+		if about == "" {
+			about = e.called()
+		}
 		return strings.TrimSpace(e.Action + " " + about)
 	case e.Capability != "":
 		return e.Capability
@@ -54,10 +59,20 @@ func (e entry) object() string {
 		return e.Action + ":" + e.ResourceID
 	case e.ResourceID != "":
 		return e.ResourceID
+	case e.Server != "":
+		return e.called()
 	case e.GrantID != "":
 		return e.GrantID
 	}
 	return e.Action
+}
+
+// called is the server that the entry is about, with its tool.
+func (e entry) called() string {
+	if e.Tool == "" {
+		return e.Server
+	}
+	return e.Server + "/" + e.Tool
 }
 
 // denial is e as `denials` counts it. The daemon asks the same function.

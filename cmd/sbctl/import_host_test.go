@@ -66,7 +66,7 @@ func TestHostingIsKilled(t *testing.T) {
 	if now != 1 {
 		t.Fatal("an import that was not killed did not rewrite")
 	}
-	const times = 8
+	const times = 5
 	for n := 1; n <= times; n++ {
 		path, before := file(n)
 		ctx, cancel := context.WithTimeout(t.Context(), took*time.Duration(n)/times)
