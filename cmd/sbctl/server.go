@@ -269,6 +269,15 @@ func rawJSON(tool string, text []byte) json.RawMessage {
 	return encoded
 }
 
+// exposedOf is the name under which agents see a tool: that of a wrapped server is
+// not changed.
+func exposedOf(s *operatorv1.Server, t *operatorv1.ServerToolState) string {
+	if !s.GetHosted() {
+		return t.GetName()
+	}
+	return t.GetExposed()
+}
+
 // toolName is what a tool, or the instructions, are called for people.
 func toolName(t *operatorv1.ServerToolState) string {
 	if t.GetName() == "" {
@@ -308,7 +317,7 @@ func (c serverShowCmd) Run(ctx context.Context, a *app) error {
 	}
 	var rows [][]string
 	for _, t := range got.GetTools() {
-		rows = append(rows, []string{toolName(t), t.GetState(), t.GetExposed(), shortPin(t.GetPin())})
+		rows = append(rows, []string{toolName(t), t.GetState(), exposedOf(got.GetServer(), t), shortPin(t.GetPin())})
 	}
 	if err := a.out.Section("Tools", []string{"TOOL", "STATE", "AGENTS SEE", "PIN"}, rows); err != nil {
 		return err
@@ -331,6 +340,8 @@ func (c serverShowCmd) Run(ctx context.Context, a *app) error {
 func (a *app) sayTools(got *operatorv1.GetServerResponse) {
 	name, s := got.GetServer().GetName(), got.GetServer()
 	switch {
+	case !s.GetHosted() && s.GetTrusted() == 0:
+		a.done("nothing of it was trusted: what it offers reaches agents as it is, until you trust it: %s", a.paste("server", "trust", name))
 	case s.GetUntrustedTools() > 0:
 		a.done("what is not trusted is withheld from agents: %s", a.paste("server", "trust", name))
 	case len(got.GetTools()) == 0 && s.GetHosted():
@@ -351,13 +362,21 @@ func (a *app) serverFields(s *operatorv1.Server) []ui.Field {
 		{Name: "env", Value: pairs(s.GetEnv(), "=")},
 		{Name: "headers", Value: pairs(s.GetHeaders(), ": ")},
 		{Name: "tools", Value: toolsOf(s)},
-		{Name: "trusted", Value: a.out.When(s.GetTrusted())},
+		{Name: "trusted", Value: a.whenSet(s.GetTrusted())},
 		{Name: "subjects", Value: strings.Join(s.GetSubjects(), ", ")},
 		{Name: "disclosed", Value: s.GetDisclosed()},
 		{Name: "rules", Value: a.observing(s.GetObserveUntil())},
-		{Name: "created", Value: a.out.When(s.GetCreated())},
+		{Name: "created", Value: a.whenSet(s.GetCreated())},
 		{Name: "owner", Value: s.GetOwner()},
 	}
+}
+
+// whenSet is a time for people; empty where there is none.
+func (a *app) whenSet(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return a.out.When(ms)
 }
 
 // shortPin is enough of a pin for people to compare.

@@ -28,7 +28,7 @@ type serverAddCmd struct {
 	Cwd     string   `placeholder:"DIR" help:"Directory that the command starts in; without it a new empty one."`
 	Subject []string `sep:"none" placeholder:"S" help:"Grant this subject all its tools. Repeatable."`
 	Observe string   `placeholder:"D" help:"For how long its policies only log: 24h, 7d."`
-	What    []string `arg:"" name:"what" passthrough:"partial" help:"-- and the command with its arguments, or the URL; options stand before it."`
+	What    []string `arg:"" optional:"" name:"what" passthrough:"partial" help:"-- and the command with its arguments, or the URL; options stand before it."`
 }
 
 // Help is the manual of server add.

@@ -58,8 +58,8 @@ func (c serverDiffCmd) Run(ctx context.Context, a *app) error {
 	case view.Same:
 		a.done("everything is as trusted: %s", toolsOf(got.GetServer()))
 	default:
-		_, err = fmt.Fprint(a.stdout, differences(different))
-		a.done("to let agents have it: %s", a.paste("server", "trust", c.Server))
+		_, err = fmt.Fprint(a.stdout, differences(got.GetServer(), different))
+		a.done("to trust it as it is: %s", a.paste("server", "trust", c.Server))
 	}
 	if err == nil && !view.Same {
 		return exitCode(wire.ExitFailed)
@@ -79,14 +79,14 @@ func notTrusted(tools []*operatorv1.ServerToolState) []*operatorv1.ServerToolSta
 }
 
 // differences shows tools beside what was trusted of them.
-func differences(tools []*operatorv1.ServerToolState) string {
+func differences(s *operatorv1.Server, tools []*operatorv1.ServerToolState) string {
 	var text strings.Builder
 	for i, t := range tools {
 		if i > 0 {
 			text.WriteString("\n")
 		}
 		fmt.Fprintf(&text, "%s: %s", t.GetState(), ui.Safe(toolName(t)))
-		if t.GetExposed() != "" {
+		if s.GetHosted() && t.GetExposed() != "" {
 			fmt.Fprintf(&text, ", which agents see as %s", ui.Safe(t.GetExposed()))
 		}
 		text.WriteString("\n")
@@ -152,9 +152,9 @@ func (c serverTrustCmd) Run(ctx context.Context, a *app) error {
 		return a.printTrusted(trial)
 	}
 	if a.out.Format == ui.JSON || a.out.Quiet {
-		_, err = fmt.Fprint(a.stderr, differences(trial.GetTools()))
+		_, err = fmt.Fprint(a.stderr, differences(trial.GetServer(), trial.GetTools()))
 	} else {
-		_, err = fmt.Fprint(a.stdout, differences(trial.GetTools())+"\n")
+		_, err = fmt.Fprint(a.stdout, differences(trial.GetServer(), trial.GetTools())+"\n")
 	}
 	if err != nil {
 		return fail(err, "%s", doing)
