@@ -88,8 +88,11 @@ func (c *oneCall) end(done callEntry) {
 }
 
 func (c *oneCall) duration() string {
-	if c.DurationMS == nil {
+	switch {
+	case c.DurationMS == nil:
 		return ""
+	case *c.DurationMS == 0:
+		return "<1ms" // the log counts in milliseconds
 	}
 	return took(time.Duration(*c.DurationMS) * time.Millisecond)
 }
