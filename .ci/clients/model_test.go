@@ -18,6 +18,7 @@ import (
 // what has been called stands in the conversation it is sent.
 type model struct {
 	server *httptest.Server
+	only   step // instead of all that, a call of this tool, by the end of its name
 
 	mu      sync.Mutex
 	tools   []string // of the broker, as the agent offered them
@@ -50,8 +51,8 @@ type step struct {
 func (m *model) next(t turn) step {
 	named := map[string]string{}
 	for _, tool := range t.tools {
-		for _, ours := range []string{"list_resources", "read_resource", "explain_decision", "capability_report"} {
-			if strings.HasSuffix(tool, ours) && strings.Contains(tool, "subject") {
+		for _, ours := range []string{"list_resources", "read_resource", "explain_decision", "capability_report", m.only.tool} {
+			if ours != "" && strings.HasSuffix(tool, ours) && strings.Contains(tool, "subject") {
 				named[ours] = tool
 			}
 		}
@@ -66,6 +67,12 @@ func (m *model) next(t turn) step {
 		m.tools = append(m.tools, ours)
 	}
 	m.results = t.results
+	switch {
+	case m.only.tool != "" && len(t.results) == 0:
+		return step{tool: named[m.only.tool], args: m.only.args}
+	case m.only.tool != "":
+		return step{say: "It says: " + t.results[0]}
+	}
 	switch len(t.results) {
 	case 0:
 		return step{tool: named["list_resources"], args: map[string]any{}}
