@@ -122,6 +122,11 @@ func (a *app) printChanges(got *operatorv1.ApplyResponse, dryRun bool) error {
 	if err := a.list(list, "nothing to change"); err != nil {
 		return err
 	}
+	for _, change := range view.Changes {
+		if !dryRun && change.Verb == "add" && change.What == "server" {
+			a.done("nothing of %s is trusted yet: %s", change.Name, a.paste("server", "trust", change.Name))
+		}
+	}
 	for _, name := range view.NeedContent {
 		a.done("%s has no content yet: %s", name, a.paste("secret", "put", name))
 	}

@@ -78,7 +78,7 @@ func (e entry) called() string {
 // denial is e as `denials` counts it. The daemon asks the same function.
 func (e entry) denial() (d verify.Denial, times uint64, ok bool) {
 	judged := verify.Entry{
-		Kind: e.Kind, SubjectID: e.SubjectID, ResourceID: e.ResourceID, Action: e.Action, Capability: e.Capability,
+		Kind: e.Kind, SubjectID: e.SubjectID, ResourceID: e.ResourceID, Action: e.Action, Capability: e.Capability, Server: e.Server, Tool: e.Tool,
 		Decision: e.Decision, ReasonCode: e.ReasonCode, Cause: e.Cause, Count: e.Count,
 	}
 	return judged.Denial()
