@@ -143,7 +143,7 @@ type callsTailCmd struct {
 	Follow  bool   `short:"f" help:"Go on with new calls until interrupted."`
 	Lines   uint32 `short:"n" default:"20" placeholder:"N" help:"How many of the newest calls (default: 20)."`
 	Subject string `placeholder:"S" help:"Only calls of this subject."`
-	Server  string `placeholder:"NAME" help:"Only calls of this server."`
+	Server  string `placeholder:"SERVER" help:"Only calls of this server."`
 	Tool    string `placeholder:"T" help:"Only calls of this tool."`
 }
 
@@ -304,7 +304,7 @@ func (c callsTailCmd) follow(ctx context.Context, a *app, doing string, after ui
 
 type callsStatsCmd struct {
 	Subject string `placeholder:"S" help:"Only calls of this subject."`
-	Server  string `placeholder:"NAME" help:"Only calls of this server."`
+	Server  string `placeholder:"SERVER" help:"Only calls of this server."`
 }
 
 // Help is the manual of calls stats.
