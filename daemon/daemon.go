@@ -271,8 +271,6 @@ func (d *Daemon) serveUntil(ctx context.Context, cfg Config, socks *sockets, loc
 	tasks.Go(d.keepUp)
 	tasks.Go(d.hosts.watch)
 	tasks.Go(d.tendApprovals)
-	tasks.Go(d.hosts.watch)
-	tasks.Go(d.tendApprovals)
 	d.heads.start(d.life, d.log)
 	if d.locking.waiting() {
 		tasks.Go(d.retryUnlock)
