@@ -97,6 +97,7 @@ func (a *app) explainDenial(ctx context.Context, doing string, d *operatorv1.Den
 	advice := [][]string{{"unlock"}}
 	if known != nil {
 		a.learnProfiles(ctx, known, d)
+		a.learnCall(ctx, known, d)
 		view.Now, view.Document = a.judgeNow(ctx, known, d), known.document(d)
 		view.Nearest, advice = known.mend(d, view.Now)
 	}
@@ -148,6 +149,10 @@ func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.Deni
 	}
 	switch wire.Reason(d.GetReasonCode()) {
 	case wire.AccessDenied:
+	case wire.PolicyBlocked:
+		if !byList(cause(d.GetCause())) {
+			return "" // that depends on the arguments, or on what was called before
+		}
 	case wire.ResourceChanged: // the evaluator does not look at files
 		files, err := a.checkFiles(ctx, "", []string{resourceOf(d.GetCapability())})
 		if err != nil || len(files) != 1 || files[0].GetState() != fileOK {
@@ -159,6 +164,9 @@ func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.Deni
 	got, err := call(ctx, a, "", &operatorv1.ExplainRequest{Subject: d.GetSubject(), Capability: d.GetCapability()}, operatorv1.OperatorServiceClient.Explain)
 	if err != nil {
 		return "" // the denial is told all the same
+	}
+	if after := a.afterGrants(ctx, d.GetSubject(), d.GetCapability()); after != nil && after.stopped() {
+		return "deny"
 	}
 	return got.GetDecision()
 }
@@ -172,6 +180,8 @@ type knowledge struct {
 	grants        []*operatorv1.Grant
 	profiles      []string // of the denied subject; asked for only where one is why
 	stops         []stop
+	called        *called // what a denied call was about; nil: it was none
+	deaf          bool    // nobody can approve
 }
 
 func (a *app) knowledge(ctx context.Context, doing string) (*knowledge, error) {
@@ -205,6 +215,9 @@ func (a *app) knowledge(ctx context.Context, doing string) (*knowledge, error) {
 func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, commands [][]string) {
 	if now == decisionAllow {
 		return "", nil // mended since
+	}
+	if near, commands, ok := k.mendCall(d); ok {
+		return near, commands
 	}
 	subject, capability := d.GetSubject(), d.GetCapability()
 	resource := resourceOf(capability)
@@ -252,6 +265,9 @@ func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, co
 	case causeNoGrant, causeGrantExpired, causeGrantExhausted, causeNoDisclosure:
 		return "", k.grant(subject, capability)
 	default:
+		if commands, ok := k.mendApproval(d); ok {
+			return "", commands
+		}
 		return "", k.mendState(d)
 	}
 }
@@ -313,81 +329,4 @@ func (k *knowledge) grantWords(subject, capability string) []string {
 func matches(pattern, capability string) bool {
 	prefix, wild := strings.CutSuffix(pattern, "*")
 	return pattern == capability || wild && strings.HasPrefix(capability, prefix)
-}
-
-// cause is the true cause of a denial.
-type cause string
-
-const (
-	causeNoGrant         cause = "NO_GRANT"
-	causeExplicitDeny    cause = "EXPLICIT_DENY"
-	causeGrantExpired    cause = "GRANT_EXPIRED"
-	causeGrantExhausted  cause = "GRANT_EXHAUSTED"
-	causeUnknownResource cause = "UNKNOWN_RESOURCE"
-	causeUnknownSubject  cause = "UNKNOWN_SUBJECT"
-	causeSubjectDisabled cause = "SUBJECT_DISABLED"
-	causeNoContent       cause = "NO_CONTENT"
-	causeTierTooLow      cause = "TIER_TOO_LOW"
-	causeNoDisclosure    cause = "DISCLOSURE_NOT_GRANTED"
-	causeFileChanged     cause = "FILE_CHANGED"
-	causeFileMissing     cause = "FILE_MISSING"
-	causeFileUnsafe      cause = "FILE_UNSAFE"
-	causeReplaced        cause = "RESOURCE_REPLACED"
-	causeStorage         cause = "STORAGE"
-	causeMalformed       cause = "MALFORMED"
-	causeNoApprover      cause = "NO_APPROVER"
-	causeUnknownProfile  cause = "UNKNOWN_PROFILE"
-	causeSubjectMismatch cause = "SUBJECT_MISMATCH"
-	causeToolNotListed   cause = "TOOL_NOT_LISTED"
-	causeCapsNarrowed    cause = "CAPS_NARROWED"
-	causePersonal        cause = "PERSONAL"
-	causeOperatorRefused cause = "OPERATOR_REFUSED"
-	causeSubjectChanged  cause = "SUBJECT_CHANGED"
-	causePeerChanged     cause = "PEER_CHANGED"
-	causeNoRun           cause = "NO_RUN"
-	causeTooManyRuns     cause = "TOO_MANY_RUNS"
-	causeAPI             cause = "API_UNSUPPORTED"
-	causeStarterUnknown  cause = "STARTER_UNKNOWN"
-	causeLocked          cause = "VAULT_LOCKED"
-)
-
-// withMeaning is a cause and what it means.
-func withMeaning(code string) string {
-	meaning := map[cause]string{
-		causeNoGrant:         "no grant covers it",
-		causeExplicitDeny:    "a grant denies it",
-		causeGrantExpired:    "its grant has expired",
-		causeGrantExhausted:  "its grant is used up",
-		causeUnknownResource: "there is no resource of this name",
-		causeUnknownSubject:  "there is no subject of this name",
-		causeSubjectDisabled: "the subject is disabled",
-		causeNoContent:       "the resource was declared and has no content yet",
-		causeTierTooLow:      "the run's tier is below what is asked for",
-		causeNoDisclosure:    "it is a secret, and its grant does not disclose",
-		causeFileChanged:     "the file is not as it was pinned",
-		causeFileMissing:     "the file is gone",
-		causeFileUnsafe:      "the file, or a folder above it, is not what it must be",
-		causeReplaced:        "the name means another resource since it was asked for",
-		causeStorage:         "the content could not be opened",
-		causeMalformed:       "the request breaks the rules for names; ~LENGTH~HASH stands for what is no name",
-		causeNoApprover:      "a person must approve it, and this build has no way to ask one",
-		causeUnknownProfile:  "the subject has no profile of this name",
-		causeSubjectMismatch: "its connection is bound to another subject",
-		causeToolNotListed:   "no tool that the run's profile lists requires it",
-		causeCapsNarrowed:    "the run's profile leaves it out of its caps",
-		causePersonal:        "it is personal, and only a grant by the operator who put it counts",
-		causeOperatorRefused: "a program called the operator's command, and the guard or its place refused it",
-		causeAuthRequired:    "the operator's passphrase is needed for it",
-		causeSubjectChanged:  "the subject was disabled, changed or removed while its run was open",
-		causePeerChanged:     "the process that opened the run is gone",
-		causeNoRun:           "its connection has no such run",
-		causeTooManyRuns:     "too many runs are open",
-		causeAPI:             "its shim speaks another version of the protocol: restart the agent",
-		causeStarterUnknown:  "the guard cannot see which process started its shim",
-		causeLocked:          "the vault was locked",
-	}[cause(code)]
-	if meaning == "" {
-		return code
-	}
-	return code + ": " + meaning
 }

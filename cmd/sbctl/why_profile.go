@@ -88,6 +88,9 @@ func (k *knowledge) document(d *operatorv1.DenialGroup) string {
 		}
 		return fmt.Sprintf("profiles: declare it; those of %s are %s", d.GetSubject(), strings.Join(k.profiles, ", "))
 	}
+	if place := k.called.document(d); place != "" {
+		return place
+	}
 	var places []string
 	for _, s := range k.stops {
 		place := fmt.Sprintf("profiles: %s: tools: list a tool that requires %s", s.profile, d.GetCapability())
