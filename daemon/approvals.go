@@ -2,6 +2,9 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -220,8 +223,26 @@ func (d *Daemon) cardKey(g *gateAsk) (cardKey, *gateAnswer) {
 	}
 	if g.resource != "" {
 		k.content = d.state().contentOf(g.resource)
+	} else {
+		k.content = d.state().definitionOf(g.server)
 	}
 	return k, nil
+}
+
+// definitionOf says how a server is run that was added, without what that is; empty:
+// it was not, and whoever wraps it runs what they like. It takes mu.
+func (s *state) definitionOf(name string) string {
+	server, ok := s.server(name)
+	if !ok {
+		return ""
+	}
+	// Who observes and who declared it is not how it is run.
+	row, err := json.Marshal([]any{server.Command, server.Cwd, server.URL, server.Env, server.Headers, server.Hosted, server.Created.UnixNano()})
+	if err != nil {
+		return "?" // such values always encode
+	}
+	sum := sha256.Sum256(row)
+	return hex.EncodeToString(sum[:])
 }
 
 // contentOf says which content a resource has, as far as is known without opening
@@ -508,6 +529,9 @@ func (d *Daemon) boundVoid(k cardKey, trusted bool) (cause string) {
 			return causeContent
 		}
 		return ""
+	}
+	if st.definitionOf(k.server) != k.content {
+		return causeServerSet
 	}
 	if pin, now := st.pinOf(k.server, k.tool); now != trusted || now && pin != k.pin {
 		return causePin

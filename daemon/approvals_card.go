@@ -84,7 +84,7 @@ type cardKey struct {
 	policy     string
 	grant      string         // that allows, once a person did
 	outcome    grants.Outcome // of the grants: pending, or allowed where the policy asks
-	content    string         // which content the resource has; empty for calls
+	content    string         // which content the resource has, or how the server of a call is run
 }
 
 // cardTopic is the part of a key that no other run, no other policy and no other grant

@@ -371,6 +371,50 @@ func TestWhatChangesBeforeItIsTaken(t *testing.T) {
 	}
 }
 
+// What a person has approved is a call to the server as it is run then: neither the
+// card nor an answer that stands holds for another command behind the same name, with
+// the same tools. The control adds it anew as it was.
+func TestAnotherServerBehindTheName(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*grants.Server)
+		took   bool
+	}{
+		"as it was":        {func(s *grants.Server) { s.ObserveUntil = s.Created.Add(time.Hour) }, true},
+		"another command":  {func(s *grants.Server) { s.Command = []string{"/bin/false"} }, false},
+		"another variable": {func(s *grants.Server) { s.Env = map[string]string{"LD_PRELOAD": "/tmp/x.so"} }, false},
+		"a URL":            {func(s *grants.Server) { s.Command, s.URL = nil, "https://example.com/" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newDesk(t, t.TempDir())
+			server := grants.Server{Name: "files", Command: []string{"/bin/true"}, Hosted: true, Created: time.UnixMilli(1000)}
+			set := func() {
+				st := k.state()
+				st.mu.Lock()
+				defer st.mu.Unlock()
+				st.servers["files"] = server
+			}
+			set()
+			for _, scope := range []string{scopeOnce, scopeSession} {
+				k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: k.pending(`{"scope":"` + scope + `"}`), Approve: true, Scope: scope})
+			}
+			waits := k.pending(`{"scope":"none"}`)
+			tc.change(&server)
+			set()
+			for _, scope := range []string{scopeOnce, scopeSession} {
+				g := k.ask(`{"scope":"` + scope + `"}`)
+				g.wait = -1
+				if outcome := k.call(g); (outcome == gateApproved) != tc.took {
+					t.Errorf("%s: the outcome is %d, want it approved: %v", scope, outcome, tc.took)
+				}
+			}
+			_, err := k.op().DecideApproval(k.ctx, &operatorv1.DecideApprovalRequest{ApprovalId: waits, Approve: true})
+			if (err == nil) != tc.took {
+				t.Errorf("the request from before: %v", err)
+			}
+		})
+	}
+}
+
 // A consent that is taken back is not used, not even by who has reserved it.
 func TestRevokedConsent(t *testing.T) {
 	k := newDesk(t, t.TempDir())
