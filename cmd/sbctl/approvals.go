@@ -372,8 +372,8 @@ func (approvalsApproveCmd) Help() string {
 nothing is. The call that waits goes on at once; a later try of the same call runs
 once.
 
-More than once is possible where the tool's description is trusted, and covers what
-"approvals list" then says, nothing else.
+More than once is possible for a read, and for a tool whose description is trusted.
+Such an answer covers what "approvals list" then says, nothing else.
 
 Examples:
   sbctl approvals approve

@@ -34,7 +34,7 @@ was told. Who and what is told, by the daemon's own words, and no arguments.
 A post is tried again for about a minute when it fails. Redirects are not followed.
 The body of the generic form is JSON:
   {"schema":1,"event":"approval.pending","sent":TIME,"approval":{…},"look":COMMAND}
-with "approval" as in "approvals show -o json". Its header
+with "approval" as in "approvals show -o json", without argsDigest too. Its header
   SB-Signature: t=UNIX,v1=HEX
 holds the HMAC-SHA256, under the secret in the file without its final newline, of the
 digits of t, a full stop, and the body. Whoever receives it computes the same and

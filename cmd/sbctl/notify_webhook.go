@@ -173,7 +173,7 @@ func (w *webhook) body(m *operatorv1.Approval) ([]byte, error) {
 	}
 	view := viewApproval(m)
 	if !w.arguments {
-		view.Arguments, view.Cut = "", false
+		view.Arguments, view.Cut, view.ArgsDigest = "", false, ""
 	}
 	return ui.Encode(genericPost{
 		Schema: 1, Event: "approval.pending", Sent: ui.Stamp(w.app.now().UnixMilli()), Approval: view,
