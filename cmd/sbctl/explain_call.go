@@ -77,6 +77,7 @@ func (a *app) afterGrants(ctx context.Context, subject, capability string) *call
 	default:
 		after.add("trust", stepFail, "the tool is "+after.State+": withheld until it is trusted")
 	}
+	after.judgeHost(ctx, a, s, subject)
 	policies, _ := a.policies(ctx, "", subject, server)
 	if len(policies) == 0 {
 		after.add("policy", stepSkip, "there is none around it for "+subject+": no limits")
