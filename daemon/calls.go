@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -24,10 +23,6 @@ type toolCall struct {
 	args   []byte // one JSON object, as it will be forwarded; empty: none were given
 	// offer is what the server says that it offers; nil: nobody knows.
 	offer *offer
-	// opening is called when the server of a call that may be forwarded is about to
-	// be used, which takes a while when it has to be started first; nil: nobody wants
-	// to know.
-	opening func()
 	// waiting is called, at most once, when a person is asked; nil: nobody is told.
 	waiting func(approvalID string)
 }
@@ -64,43 +59,102 @@ const (
 	causeHosted   = "SERVER_HOSTED" // it is not the worker plane that runs it
 )
 
-// judgeCall is the release path for calls of tools: it judges, waits for a person
-// where one has to approve, and returns when the entry is durable, or in its place
-// where the policy groups them.
-func (d *Daemon) judgeCall(ctx context.Context, r *run, c toolCall) judged {
+// judging is a call on the release path. It is brought to its place in the log, or
+// to a person, in the order in which calls were made, without waiting for anything;
+// finish waits. Nothing in it is safe for concurrent use.
+type judging struct {
+	d   *Daemon
+	ask *callAsk // of a message that is no call of a tool only whose it is
+
+	passage *passage
+	failed  error // of the passage
+
+	// Where there is no passage.
+	noted noted
+	then  judged // once noted is durable
+	tool  bool   // it is a call of a tool that is refused, for reason
+	cause wire.Reason
+}
+
+// beginCall decides about a call of a tool, as far as that needs nobody.
+func (d *Daemon) beginCall(r *run, c toolCall) *judging {
 	ask := &callAsk{d: d, run: r, call: c, digest: d.digestArgs(c.args)}
+	if err := d.admit(c.ctx, r.peer, r.subject); err != nil {
+		return ask.refuse(noted{err: err}, "")
+	}
 	e := r.entry(audit.Call)
 	e.Server, e.Tool, e.ArgsDigest = c.server, d.maskedTool(c.server, c.tool), ask.digest
-	if err := d.admit(ctx, r.peer, r.subject); err != nil {
-		return d.refused(ask, refusal(err).Reason)
-	}
-	capability := grants.Call.String() + ":" + c.server + "/" + c.tool
-	if _, err := grants.ParseCapability(capability); err != nil || c.tool == "" {
+	asked := grants.Call.String() + ":" + c.server + "/" + c.tool
+	capability, err := grants.ParseCapability(asked)
+	if err != nil || c.tool == "" {
 		// Nobody can be granted such a name: it is denied like any that was not.
 		e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.AccessDenied), causeMalformed
-		if err := d.recordDenial(ctx, r.peer, e); err != nil {
-			return d.refused(ask, refusal(err).Reason)
-		}
-		return d.refused(ask, wire.AccessDenied)
+		return ask.refuse(d.noteDenial(r.peer, e), wire.AccessDenied)
 	}
 	args, err := rules.ParseArgs(c.args)
 	if err != nil {
-		return d.refused(ask, refusal(d.malformed(ctx, r.peer, e)).Reason)
+		return ask.refuse(d.noteMalformed(r.peer, e), wire.InvalidArgument)
 	}
 	ask.args = args
 	ask.search()
-	a := d.ask(r, audit.Call, capability)
+	a := d.ask(r, audit.Call, asked)
 	a.entry = e
 	a.also, a.gate = ask, ask.person
 	if c.hosted {
-		a.open = func(*opened) error {
-			if c.opening != nil {
-				c.opening()
-			}
-			return d.hosts.ready(c.ctx, r, c.server, c.tool)
-		}
+		a.open = func(*opened) error { return d.hosts.ready(c.ctx, r, c.server, c.tool) }
 	}
-	got, err := d.release(ctx, a)
+	return &judging{d: d, ask: ask, passage: d.consider(a, capability)}
+}
+
+// refuse is a call that is refused for a reason once its entry is durable.
+func (a *callAsk) refuse(n noted, reason wire.Reason) *judging {
+	return &judging{d: a.d, ask: a, noted: n, tool: true, cause: reason}
+}
+
+// asks reports whether a person comes next.
+func (g *judging) asks() bool { return g.passage != nil && g.passage.asks() }
+
+// person asks one, and may wait for long.
+func (g *judging) person(ctx context.Context) { g.failed = g.passage.person(ctx) }
+
+// place gives the call its place in the log. A hosted server that does not run is
+// started first.
+func (g *judging) place() {
+	if g.passage != nil && g.failed == nil {
+		g.failed = g.passage.place()
+	}
+}
+
+// waits reports whether finish waits for the log.
+func (g *judging) waits() bool {
+	if g.passage != nil {
+		return g.failed == nil && g.passage.waits()
+	}
+	return g.noted.err == nil && !g.noted.none
+}
+
+// finish returns what came of the call once that may be told.
+func (g *judging) finish(ctx context.Context) judged {
+	d, ask := g.d, g.ask
+	if g.passage == nil {
+		switch err := g.noted.wait(ctx); {
+		case err != nil && g.tool:
+			return d.refused(ask, refusal(err).Reason)
+		case err != nil:
+			return unjudged(refusal(err).Reason)
+		case g.tool:
+			return d.refused(ask, g.cause)
+		}
+		if !g.then.forward {
+			ask.run.count("", false, nil)
+		}
+		return g.then
+	}
+	var got answer
+	err := g.failed
+	if err == nil {
+		got, err = g.passage.finish(ctx)
+	}
 	switch {
 	case err != nil:
 		return d.refused(ask, refusal(err).Reason)
@@ -113,7 +167,7 @@ func (d *Daemon) judgeCall(ctx context.Context, r *run, c toolCall) judged {
 	if ask.policy != nil { // see tend: the vault hears of it soon
 		d.charges.Add(1)
 	}
-	r.forwarded()
+	ask.run.forwarded()
 	d.calls.count(ask.key(), callAllowed)
 	return judged{
 		forward: true, reason: wire.Allowed, approvalID: got.gate.id,
@@ -477,19 +531,12 @@ func (f *forwarded) end(end rules.End, answer []byte, delivered bool) {
 	})
 }
 
-// judgeMethod judges a message that is no call of a tool, by the list of methods
-// alone.
-func (d *Daemon) judgeMethod(ctx context.Context, r *run, server, method string) judged {
-	blocked := judged{
-		code: codeBlocked, reason: wire.PolicyBlocked, policy: methodPolicy, action: string(rules.Block), next: nextStep,
-		message: "blocked by " + methodPolicy + " (block). " + nextStep,
-	}
-	refuse := func(err error) judged {
-		reason := refusal(err).Reason
-		return judged{code: codeBlocked, reason: reason, next: nextStep, message: wire.Deny(reason).Message + ". " + nextStep}
-	}
-	if err := d.admit(ctx, r.peer, r.subject); err != nil {
-		return refuse(err)
+// beginMethod judges a message that is no call of a tool, by the list of methods
+// alone, and gives it its place in the log.
+func (d *Daemon) beginMethod(ctx context.Context, r *run, server, method string) *judging {
+	g := &judging{d: d, ask: &callAsk{d: d, run: r, call: toolCall{server: server}}}
+	if g.noted.err = d.admit(ctx, r.peer, r.subject); g.noted.err != nil {
+		return g
 	}
 	e := r.entry(audit.Call)
 	e.Server, e.Action = server, d.methodWord(method)
@@ -505,33 +552,29 @@ func (d *Daemon) judgeMethod(ctx context.Context, r *run, server, method string)
 		e.Cause = observeWord + policyWords[methodPolicy]
 	default:
 		e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.PolicyBlocked), policyWords[methodPolicy]
-		if err := d.recordDenial(ctx, r.peer, e); err != nil {
-			return refuse(err)
+		g.noted = d.noteDenial(r.peer, e)
+		g.then = judged{
+			code: codeBlocked, reason: wire.PolicyBlocked, policy: methodPolicy, action: string(rules.Block), next: nextStep,
+			message: "blocked by " + methodPolicy + " (block). " + nextStep,
 		}
-		r.count("", false, nil)
-		return blocked
+		return g
 	}
 	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
-	ticket, err := d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
+	g.noted.ticket, g.noted.err = d.log().Append(func(uint64, time.Time) (audit.Entry, error) {
 		if d.over(r) || d.state().policyOf(r.subject, server) != policy {
-			return audit.Entry{}, errJudgedAnew
+			return audit.Entry{}, wire.Deny(wire.RunEnded)
 		}
 		return e, nil
 	})
-	if err == nil {
-		err = ticket.Wait(ctx)
-	}
-	switch {
-	case errors.Is(err, errJudgedAnew):
-		return refuse(wire.Deny(wire.RunEnded))
-	case err != nil:
-		return refuse(wire.Deny(wire.AuditFailed))
-	}
-	return judged{forward: true, reason: wire.Allowed}
+	g.then = judged{forward: true, reason: wire.Allowed}
+	return g
 }
 
-// errJudgedAnew: what was judged is not in force any more.
-var errJudgedAnew = errors.New("what was judged is not in force any more")
+// unjudged is what an agent is told of a message that is no call of a tool and was
+// not judged.
+func unjudged(reason wire.Reason) judged {
+	return judged{code: codeBlocked, reason: reason, next: nextStep, message: wire.Deny(reason).Message + ". " + nextStep}
+}
 
 // methodWord is a method as it may stand in the log as an action.
 func (d *Daemon) methodWord(method string) string {

@@ -81,6 +81,10 @@ type hostCall struct {
 	pin        string // hash that the tool was judged by
 	args, meta []byte // JSON objects; meta may be empty. call does not keep them
 	progress   bool   // it is wanted
+	// sent is called, maybe more than once, when the host has the call; nil: nobody
+	// wants to know. Calls that are made one after the other's sent come to the
+	// server in that order.
+	sent func()
 	// answer takes the pieces of the answer in order, the last with more false. Its
 	// error ends the call; it is not called after call has returned.
 	answer func(piece []byte, more bool, end hostv1.End) error

@@ -406,6 +406,9 @@ func (p *hostProcess) call(ctx context.Context, c hostCall) error {
 	if err := p.send(id, c); err != nil {
 		return hostGone(causeServerExited, "it ended before it had the call")
 	}
+	if c.sent != nil {
+		c.sent()
+	}
 	for {
 		select {
 		case <-ctx.Done():

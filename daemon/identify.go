@@ -121,24 +121,52 @@ func (d *Daemon) admit(ctx context.Context, p *peer.Peer, subject string) error 
 	return wire.Deny(wire.RateLimited)
 }
 
-// recordDenial writes the entry of a refusal within its peer's budget. While
-// there is no log to write it to, it succeeds.
+// recordDenial writes the entry of a refusal within its peer's budget, and waits
+// until it is durable. While there is no log to write it to, it succeeds.
 func (d *Daemon) recordDenial(ctx context.Context, p *peer.Peer, e audit.Entry) error {
+	n := d.noteDenial(p, e)
+	return n.wait(ctx)
+}
+
+// noted is an entry that has its place in the log, or the reason why it has none.
+type noted struct {
+	d      *Daemon
+	denial *peer.Peer // whose budget it was taken from; nil: it is no denial
+	ticket audit.Ticket
+	none   bool // there is no log
+	err    error
+}
+
+// noteDenial is recordDenial without the wait.
+func (d *Daemon) noteDenial(p *peer.Peer, e audit.Entry) noted {
 	subject := ""
 	if e.RunID != "" {
 		subject = e.SubjectID
 	}
 	if !d.budgets.spend(p.Key(), subject, d.clock.now()) {
-		return wire.Deny(wire.RateLimited)
+		return noted{err: wire.Deny(wire.RateLimited)}
 	}
 	log := d.log()
 	if log == nil {
 		d.unrecorded.Add(1)
-		return nil
+		return noted{none: true}
 	}
-	_, err := log.Record(ctx, e)
-	if errors.Is(err, audit.ErrFailed) { // certainly not in the log
-		d.budgets.refund(p.Key(), d.clock.now())
+	n := noted{d: d, denial: p}
+	n.ticket, n.err = log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
+	return n
+}
+
+// wait waits until the entry is durable. Its errors are public.
+func (n noted) wait(ctx context.Context) error {
+	err := n.err
+	if _, public := errors.AsType[*wire.Error](err); public || n.none {
+		return err
+	}
+	if err == nil {
+		err = n.ticket.Wait(ctx)
+	}
+	if n.denial != nil && errors.Is(err, audit.ErrFailed) { // certainly not in the log
+		n.d.budgets.refund(n.denial.Key(), n.d.clock.now())
 	}
 	if err != nil {
 		return wire.Deny(wire.AuditFailed)

@@ -24,7 +24,7 @@ import (
 
 // Limits of relays. Who goes beyond them is refused or has to wait; nobody else is.
 const (
-	maxJudging  = 64        // calls of one stream that are being judged: what comes then is read later
+	maxJudging  = 64        // calls of one stream that wait for the log: what comes then is read later
 	maxGoing    = 1024      // calls of one stream that wait for a person or are on their way
 	maxPiece    = 256 << 10 // bytes of arguments in one message
 	maxCallMeta = 64 << 10
@@ -195,8 +195,11 @@ func (rs *relays) count() int {
 	return len(rs.open)
 }
 
-// relay is one stream: what one client says to one server. One goroutine reads it,
-// one writes it, and each call has its own.
+// relay is one stream: what one client says to one server. One goroutine reads it
+// and brings each call to its place in the log, or to a person, in the order in
+// which they came; for a hosted server, which may have to be started, that is
+// another one. One waits until what has its place is durable. A call that waits for
+// a person, or is on its way to a hosted server, has a goroutine of its own.
 type relay struct {
 	d      *Daemon
 	run    *run
@@ -207,11 +210,12 @@ type relay struct {
 	cancel context.CancelFunc
 
 	out    chan *brokerv1.RelayResponse
-	slots  chan struct{} // held by calls that are being judged
-	killed chan string   // policy
-	heard  chan struct{} // the server's tools have come
-	begun  chan struct{} // closed when what is read can be dealt with
-	read   chan error    // why nothing more is read
+	queue  chan *relayCall // hosted: what comes to its place in the log
+	placed chan placedCall // has it, and is not durable yet
+	killed chan string     // policy
+	heard  chan struct{}   // the server's tools have come
+	begun  chan struct{}   // closed when what is read can be dealt with
+	read   chan error      // why nothing more is read
 
 	mu    sync.Mutex
 	over  bool
@@ -244,7 +248,7 @@ func (b broker) Relay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, bro
 	defer cancel()
 	s := &relay{
 		d: d, stream: stream, ctx: ctx, cancel: cancel,
-		out: make(chan *brokerv1.RelayResponse, 16), slots: make(chan struct{}, maxJudging), killed: make(chan string, 1),
+		out: make(chan *brokerv1.RelayResponse, 16), placed: make(chan placedCall, maxJudging), killed: make(chan string, 1),
 		heard: make(chan struct{}, 1), begun: make(chan struct{}), read: make(chan error, 1), calls: map[uint64]*relayCall{},
 	}
 	first := make(chan *brokerv1.RelayRequest)
@@ -401,7 +405,7 @@ func (s *relay) serve() error {
 				return err
 			}
 			idle = make(chan struct{})
-			go s.await(idle)
+			go s.awaitIdle(idle)
 		case <-idle:
 			return s.drain(written)
 		case <-timer.C:
@@ -417,9 +421,9 @@ func (s *relay) serve() error {
 	}
 }
 
-// await closes idle when no call is being judged any more, and none is on its way of
+// awaitIdle closes idle when no call is being judged any more, and none is on its way of
 // which anything is still to be told.
-func (s *relay) await(idle chan struct{}) {
+func (s *relay) awaitIdle(idle chan struct{}) {
 	for {
 		s.mu.Lock()
 		left := false
@@ -612,6 +616,7 @@ func (s *relay) reader(first chan<- *brokerv1.RelayRequest) {
 		case <-s.ctx.Done():
 			return s.ctx.Err()
 		}
+		defer s.work()()
 		for {
 			message, err := s.stream.Recv()
 			if err != nil {
@@ -623,6 +628,27 @@ func (s *relay) reader(first chan<- *brokerv1.RelayRequest) {
 		}
 	}()
 	s.read <- err
+}
+
+// work starts what deals with calls beside the reader, and returns what says that
+// no more come.
+func (s *relay) work() (over func()) {
+	s.d.relays.tasks.Go(s.finish)
+	if !s.hosted {
+		return func() { close(s.placed) }
+	}
+	s.queue = make(chan *relayCall, maxGoing)
+	s.d.relays.tasks.Go(func() {
+		defer close(s.placed)
+		for c := range s.queue {
+			if s.ctx.Err() != nil {
+				s.forget(c)
+				continue
+			}
+			s.judge(c)
+		}
+	})
+	return func() { close(s.queue) }
 }
 
 // broken accounts for a message that could not be read at all: it was too large, or
@@ -711,14 +737,17 @@ func (s *relay) call(m *brokerv1.RelayCall) error {
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(s.ctx)) // see close
 	s.calls[c.id] = c
 	s.mu.Unlock()
+	if !s.hosted {
+		s.judge(c)
+		return nil
+	}
 	select {
-	case s.slots <- struct{}{}:
+	case s.queue <- c:
+		return nil
 	case <-s.ctx.Done():
 		s.forget(c)
 		return s.ctx.Err()
 	}
-	s.d.relays.tasks.Go(func() { s.judge(c) })
-	return nil
 }
 
 // room reserves room for n bytes of a call.
@@ -756,11 +785,64 @@ func (s *relay) forget(c *relayCall) {
 	s.letGo(c)
 }
 
-// judge judges one call and tells what came of it; a hosted one it forwards.
+// judge brings a call to its place in the log, or to a person. Whoever was asked
+// already may have answered for this call too: then it is its turn.
 func (s *relay) judge(c *relayCall) {
-	free := sync.OnceFunc(func() { <-s.slots })
-	defer free()
-	j := s.verdict(c, free)
+	var pass func()
+	g := s.start(c, func() { pass() })
+	if g.asks() {
+		passed := make(chan struct{})
+		pass = sync.OnceFunc(func() { close(passed) })
+		s.d.relays.tasks.Go(func() {
+			defer pass()
+			g.person(s.ctx)
+			g.place()
+			pass()
+			s.settle(c, g.finish(s.ctx))
+		})
+		select {
+		case <-passed:
+		case <-s.ctx.Done():
+		}
+		return
+	}
+	g.place()
+	if !g.waits() {
+		s.settle(c, g.finish(s.ctx))
+		return
+	}
+	s.placed <- placedCall{c, g, time.Now()} // s.finish takes it, also when the stream is over
+}
+
+// placedCall is a call that has its place in the log.
+type placedCall struct {
+	call    *relayCall
+	judging *judging
+	since   time.Time
+}
+
+// finish tells what came of calls once they are durable, in the order of their
+// places: what comes later is not durable earlier.
+func (s *relay) finish() {
+	for one := range s.placed {
+		s.settle(one.call, s.await(one))
+	}
+}
+
+// await waits for the log. Where that does not answer, those behind the first do not
+// wait as long again.
+func (s *relay) await(one placedCall) judged {
+	ctx := s.ctx
+	if age := time.Since(one.since); age > audit.DefaultWaitLimit/4 {
+		limited, cancel := context.WithTimeout(ctx, max(audit.DefaultWaitLimit-age, 0))
+		defer cancel()
+		ctx = limited
+	}
+	return one.judging.finish(ctx)
+}
+
+// settle tells what came of a call that was judged; a hosted one it forwards.
+func (s *relay) settle(c *relayCall, j judged) {
 	message := &brokerv1.RelayVerdict{
 		Id: c.id, Forward: j.forward, Code: j.code, Message: j.message, Policy: j.policy, Action: j.action,
 		ReasonCode: string(j.reason), ApprovalId: j.approvalID, Next: j.next,
@@ -768,47 +850,46 @@ func (s *relay) judge(c *relayCall) {
 	if j.replay != nil {
 		message.Replay, message.ReplayError = j.replay.answer, j.replay.isError
 	}
-	if j.going != nil {
-		message.Approved = j.going.approved()
-	}
-	if !j.forward {
+	verdict := &brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}}
+	switch {
+	case j.going == nil: // nothing is on its way of which anybody tells how it ends
 		s.forget(c)
-		s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}})
+		s.send(verdict)
 		if j.killed {
 			s.d.kill(s.run, s.server, s.hosted, j.policy)
 		}
-		return
-	}
-	if j.going == nil { // no call of a tool: nobody tells how it ends
-		s.forget(c)
-		s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}})
-		return
-	}
-	if !s.hosted {
+	case !s.hosted:
+		message.Approved = j.going.approved()
 		s.mu.Lock()
 		s.letGo(c)
 		c.args, c.going = nil, j.going
 		s.mu.Unlock()
-		if !s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}}) {
+		if !s.send(verdict) {
 			s.forget(c)
 			j.going.end(rules.EndCancelled, nil, false)
 		}
-		return
+	default:
+		message.Approved = j.going.approved()
+		s.mu.Lock()
+		c.going = j.going
+		s.mu.Unlock()
+		if !s.send(verdict) {
+			s.forget(c)
+			j.going.end(rules.EndCancelled, nil, false)
+			return
+		}
+		sent := make(chan struct{})
+		s.d.relays.tasks.Go(func() {
+			defer s.forget(c)
+			s.forward(c, j.going, sync.OnceFunc(func() { close(sent) }))
+		})
+		<-sent // the next one goes out after it
 	}
-	free()
-	defer s.forget(c)
-	s.mu.Lock()
-	c.going = j.going
-	s.mu.Unlock()
-	if !s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Verdict{Verdict: message}}) {
-		j.going.end(rules.EndCancelled, nil, false)
-		return
-	}
-	s.forward(c, j.going)
 }
 
-// verdict is what is said of a call. free lets another one be judged meanwhile.
-func (s *relay) verdict(c *relayCall, free func()) judged {
+// start decides about a call as far as that needs nobody. waits is called when a
+// person is waited for.
+func (s *relay) start(c *relayCall, waits func()) *judging {
 	d, r := s.d, s.run
 	isCall := c.method == "tools/call" || c.method == "call_tool"
 	switch {
@@ -816,32 +897,34 @@ func (s *relay) verdict(c *relayCall, free func()) judged {
 		ask := &callAsk{d: d, run: r, call: toolCall{server: s.server}}
 		if c.refused == wire.RateLimited {
 			d.budgets.suppress(r.peer.Key(), d.clock.now())
-			return d.refused(ask, wire.RateLimited)
+			return ask.refuse(noted{none: true}, wire.RateLimited)
 		}
 		e := r.entry(audit.Call)
 		e.Server, e.Tool = s.server, d.maskedTool(s.server, c.tool)
 		if err := d.admit(s.ctx, r.peer, r.subject); err != nil {
-			return d.refused(ask, refusal(err).Reason)
+			return ask.refuse(noted{err: err}, "")
 		}
-		return d.refused(ask, refusal(d.malformed(s.ctx, r.peer, e)).Reason)
+		return ask.refuse(d.noteMalformed(r.peer, e), wire.InvalidArgument)
 	case !isCall:
-		return d.judgeMethod(s.ctx, r, s.server, c.method)
+		return d.beginMethod(s.ctx, r, s.server, c.method)
 	}
-	return d.judgeCall(s.ctx, r, toolCall{
-		ctx: c.ctx, server: s.server, hosted: s.hosted, tool: c.tool, args: c.args, offer: s.offered(), opening: free,
+	return d.beginCall(r, toolCall{
+		ctx: c.ctx, server: s.server, hosted: s.hosted, tool: c.tool, args: c.args, offer: s.offered(),
 		waiting: func(approvalID string) {
-			free()
+			waits()
 			s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Waiting{Waiting: &brokerv1.RelayWaiting{Id: c.id, ApprovalId: approvalID}}})
 		},
 	})
 }
 
-// forward lets the host of a server make a call, and passes the answer on.
-func (s *relay) forward(c *relayCall, going *forwarded) {
+// forward lets the host of a server make a call, and passes the answer on. sent is
+// called when the host has the call, or never will.
+func (s *relay) forward(c *relayCall, going *forwarded, sent func()) {
+	defer sent()
 	end, delivered := brokerv1.RelayEnd_RELAY_END_TRANSPORT, false
 	var kept []byte
 	call := hostCall{
-		run: s.run, tool: c.tool, pin: going.ask.pin, args: c.args, meta: c.meta, progress: c.progress,
+		run: s.run, tool: c.tool, pin: going.ask.pin, args: c.args, meta: c.meta, progress: c.progress, sent: sent,
 		answer: func(piece []byte, more bool, how hostv1.End) error {
 			end = relayEnds[how]
 			if going.approved() && len(kept)+len(piece) <= maxKeptAnswer {

@@ -155,85 +155,137 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 		a.entry.ResourceID = d.mask(a.capability)
 		return answer{}, d.malformed(ctx, a.peer, a.entry)
 	}
-	v := a.judge(capability)
-	var gate gateAnswer
-	if v.outcome == grants.Pending && a.acts() {
-		if gate, err = a.gate(ctx, capability, v); err != nil {
+	p := d.consider(a, capability)
+	if p.asks() {
+		if err := p.person(ctx); err != nil {
 			return answer{}, err
 		}
-		v = v.gated(gate)
 	}
-	var out opened
-	if a.open != nil && v.outcome == grants.Allowed && !v.replayed {
-		switch err := a.open(&out); {
+	if err := p.place(); err != nil {
+		return answer{}, err
+	}
+	return p.finish(ctx)
+}
+
+// passage is an ask on that path. Calls that come one after the other walk it in
+// two parts: up to their places in the log in their order, and from there, or from
+// a person, each by itself.
+type passage struct {
+	d          *Daemon
+	a          ask
+	capability grants.Capability
+	v          verdict
+	gate       gateAnswer
+	out        opened
+	reserved   use
+	spent      bool // a denial of the peer's budget
+	acts       bool // something is done on the strength of the entry
+	ticket     audit.Ticket
+	err        error // why there is no entry
+}
+
+// consider decides.
+func (d *Daemon) consider(a ask, capability grants.Capability) *passage {
+	return &passage{d: d, a: a, capability: capability, v: a.judge(capability)}
+}
+
+// asks reports whether a person comes next.
+func (p *passage) asks() bool { return p.v.outcome == grants.Pending && p.a.acts() }
+
+// person asks one, and may wait for long.
+func (p *passage) person(ctx context.Context) error {
+	gate, err := p.a.gate(ctx, p.capability, p.v)
+	if err != nil {
+		return err
+	}
+	p.gate, p.v = gate, p.v.gated(gate)
+	return nil
+}
+
+// place opens what is allowed and gives the ask its place in the log, where it is
+// judged for good. An error of the log is told by finish.
+func (p *passage) place() error {
+	d, a := p.d, p.a
+	if a.open != nil && p.v.outcome == grants.Allowed && !p.v.replayed {
+		switch err := a.open(&p.out); {
 		case errors.Is(err, errUnread):
 			d.budgets.suppress(a.peer.Key(), d.clock.now())
-			gate.giveBack()
-			return answer{}, wire.Deny(wire.RateLimited)
+			p.gate.giveBack()
+			return wire.Deny(wire.RateLimited)
 		case err != nil:
-			v.failed, v.reason, v.cause = true, openReason(err), openCause(err)
-			out.wipe()
+			p.v.failed, p.v.reason, p.v.cause = true, openReason(err), openCause(err)
+			p.out.wipe()
 		}
 	}
-	var reserved use
-	spent := false
-	ticket, err := d.log().Append(func(seq uint64, now time.Time) (audit.Entry, error) {
+	p.ticket, p.err = d.log().Append(func(seq uint64, now time.Time) (audit.Entry, error) {
 		if a.also != nil {
 			a.also.at(seq, now)
 		}
-		v, reserved = d.recheck(a, capability, v, &out, gate)
-		if v.outcome == grants.Denied || v.outcome == grants.Pending && a.acts() { // retries fill the disk as well
-			if spent = d.budgets.spend(a.peer.Key(), a.entry.SubjectID, d.clock.now()); !spent {
+		p.v, p.reserved = d.recheck(a, p.capability, p.v, &p.out, p.gate)
+		if p.v.outcome == grants.Denied || p.v.outcome == grants.Pending && a.acts() { // retries fill the disk as well
+			if p.spent = d.budgets.spend(a.peer.Key(), a.entry.SubjectID, d.clock.now()); !p.spent {
 				return audit.Entry{}, errOverBudget
 			}
 		}
-		return a.result(capability, v, &out, reserved.number), nil
+		return a.result(p.capability, p.v, &p.out, p.reserved.number), nil
 	})
-	absent := err != nil // the entry is certainly not in the log
-	if errors.Is(err, errOverBudget) {
-		out.wipe()
-		gate.giveBack()
-		return answer{}, wire.Deny(wire.RateLimited)
+	if errors.Is(p.err, errOverBudget) {
+		p.out.wipe()
+		p.gate.giveBack()
+		return wire.Deny(wire.RateLimited)
 	}
-	acts := a.acts() && v.outcome == grants.Allowed && !v.failed && !v.replayed
-	if err == nil && (!acts || a.also == nil || a.also.strict()) {
-		ticket.Release = acts
-		err = ticket.Wait(ctx)
+	p.acts = a.acts() && p.v.outcome == grants.Allowed && !p.v.failed && !p.v.replayed
+	return nil
+}
+
+// waits reports whether the entry has to be durable before anything is said.
+func (p *passage) waits() bool {
+	return p.err == nil && (!p.acts || p.a.also == nil || p.a.also.strict())
+}
+
+// finish waits for the log where that is due, and releases.
+func (p *passage) finish(ctx context.Context) (answer, error) {
+	d, a, v := p.d, p.a, p.v
+	err := p.err
+	absent := err != nil // the entry is certainly not in the log
+	if p.waits() {
+		p.ticket.Release = p.acts
+		err = p.ticket.Wait(ctx)
 		absent = errors.Is(err, audit.ErrFailed)
 	}
-	if !acts && !v.replayed || err != nil { // nothing will be done, whatever the log says of it
-		gate.giveBack()
-		if gate.outcome == gateReplay {
-			gate.outcome, gate.replay = gateNone, nil
+	if !p.acts && !v.replayed || err != nil { // nothing will be done, whatever the log says of it
+		p.gate.giveBack()
+		if p.gate.outcome == gateReplay {
+			p.gate.outcome, p.gate.replay = gateNone, nil
 		}
 	}
 	if err != nil {
-		out.wipe()
-		if acts && a.also != nil && absent {
+		p.out.wipe()
+		if p.acts && a.also != nil && absent {
 			a.also.giveBack()
 		}
-		if reserved.number > 0 && absent {
-			reserved.refund()
+		if p.reserved.number > 0 && absent {
+			p.reserved.refund()
 		}
-		if spent && absent {
+		if p.spent && absent {
 			d.budgets.refund(a.peer.Key(), d.clock.now())
 		}
 		return answer{}, wire.Deny(wire.AuditFailed)
 	}
 	if v.outcome != grants.Allowed || v.failed {
-		out.wipe()
+		p.out.wipe()
 	}
-	if (v.replayed || acts && capability.Action.NamesResource()) && gate.settle != nil { // what leaves is on its way
-		gate.settle(outcomeOK, nil, false, true)
+	if (v.replayed || p.acts && p.capability.Action.NamesResource()) && p.gate.settle != nil { // what leaves is on its way
+		p.gate.settle(outcomeOK, nil, false, true)
 	}
-	if reserved.number > 0 {
+	if p.reserved.number > 0 {
 		d.charges.Add(1)
 	}
-	if reserved.last {
+	if p.reserved.last {
 		d.hub.listChanged(a.entry.SubjectID)
 	}
-	d.asks.count(v.reason, acts && a.also == nil)
-	return answer{opened: out, seq: ticket.Seq(), decision: v.outcome, reason: v.reason, gate: gate}, nil
+	d.asks.count(v.reason, p.acts && a.also == nil)
+	return answer{opened: p.out, seq: p.ticket.Seq(), decision: v.outcome, reason: v.reason, gate: p.gate}, nil
 }
 
 // errOverBudget stops a denial on its way into the log.
@@ -461,11 +513,17 @@ func openCause(err error) string {
 // malformed records a request whose names or values break the rules and returns
 // the error for the client. The entry holds the text only through mask.
 func (d *Daemon) malformed(ctx context.Context, p *peer.Peer, e audit.Entry) error {
-	e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.InvalidArgument), causeMalformed
-	if err := d.recordDenial(ctx, p, e); err != nil {
+	n := d.noteMalformed(p, e)
+	if err := n.wait(ctx); err != nil {
 		return err
 	}
 	return wire.Deny(wire.InvalidArgument)
+}
+
+// noteMalformed is malformed without the wait.
+func (d *Daemon) noteMalformed(p *peer.Peer, e audit.Entry) noted {
+	e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.InvalidArgument), causeMalformed
+	return d.noteDenial(p, e)
 }
 
 // mask stands in for text that must not stand in the log.
