@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -710,9 +711,11 @@ func TestShownArguments(t *testing.T) {
 	for name, tc := range map[string]struct{ args, want string }{
 		"as written":          {`{ "b": [1, 2.50, true, null], "a": {"c": "x y"} }`, `{"b":[1,2.50,true,null],"a":{"c":"x y"}}`},
 		"nothing":             {``, ``},
-		"a token":             {`{"header":"Bearer ` + token + `"}`, `{"header":"[masked 51 bytes]"}`},
+		"a token":             {`{"header":"Bearer ` + token + `"}`, `{"header":"Bearer [masked 44 bytes]"}`},
+		"beside a token":      {`{"c":"rm -rf / # ` + token + `; true"}`, `{"c":"rm -rf / # [masked 44 bytes]; true"}`},
+		"beside a key":        {`{"c":"-----BEGIN RSA PRIVATE KEY-----\nAAAABBBBCCCCDDDDEEEE\nrm -rf /"}`, `{"c":"[masked 31 bytes]\u000a[masked 20 bytes]\u000arm -rf /"}`},
 		"a name that is one":  {`{"` + token + `":1}`, `{"[masked 44 bytes]":1}`},
-		"a secret":            {`{"x":["say s3cr3t-value twice"]}`, `{"x":["[masked 22 bytes]"]}`},
+		"a secret":            {`{"x":["say s3cr3t-value twice"]}`, `{"x":["say [masked 12 bytes] twice"]}`},
 		"part of a secret":    {`{"x":"s3cr3t"}`, `{"x":"s3cr3t"}`},
 		"controls":            {`{"x":"a\u001b[31mb\nc\u007f"}`, `{"x":"a\u001b[31mb\u000ac\u007f"}`},
 		"directions":          {"{\"x\":\"a\u202eb\u2066c\u200b\"}", `{"x":"a\u202eb\u2066c\u200b"}`},
@@ -725,13 +728,34 @@ func TestShownArguments(t *testing.T) {
 			t.Errorf("%s: %s, cut %v; want %s", name, got, cut, tc.want)
 		}
 	}
-	for _, piece := range []string{"x", "世"} {
-		long := `{"x":"` + strings.Repeat(piece, maxShown) + `","y":["z"]}`
-		got, cut := shownArguments([]byte(long), nil)
-		if !cut || len(got) > maxShown || len(got) < maxShown-4 || !strings.HasPrefix(long, string(got)) {
-			t.Errorf("of %d bytes %d are shown, cut %v", len(long), len(got), cut)
+	// Whatever pads it, a person sees the rest, and how much is missing.
+	for name, tc := range map[string]struct{ args, want string }{
+		"before it":            {`{"pad":"` + strings.Repeat("x", maxShown) + `","command":"rm -rf /"}`, `"command":"rm -rf /"}`},
+		"behind it":            {`{"command":"rm -rf /","pad":"` + strings.Repeat("世", maxShown) + `"}`, `{"command":"rm -rf /",`},
+		"inside it":            {`{"command":"true; ` + strings.Repeat(" ", maxShown) + `rm -rf /"}`, ` rm -rf /"}`},
+		"in a list":            {`{"a":[` + strings.Repeat("1,", maxShown) + `"rm -rf /"]}`, `,"rm -rf /"]}`},
+		"in lists":             {`{"a":[` + strings.Repeat(`["`+strings.Repeat("y", 99)+`"],`, maxShown) + `0],"command":"rm -rf /"}`, `,"command":"rm -rf /"}`},
+		"as names":             {`{` + manyMembers(maxShown) + `"command":"rm -rf /"}`, `"command":"rm -rf /"}`},
+		"a long number":        {`{"n":1` + strings.Repeat("0", maxShown) + `,"command":"rm -rf /"}`, `,"command":"rm -rf /"}`},
+		"a secret, at the end": {`{"a":"` + strings.Repeat("x", 1<<20) + ` s3cr3t-value"}`, `x [masked 12 bytes]"}`},
+	} {
+		got, cut := shownArguments([]byte(tc.args), [][]byte{[]byte("s3cr3t-value\n")})
+		if !cut || len(got) > maxShown || !strings.Contains(string(got), tc.want) || !strings.Contains(string(got), "not shown)…") {
+			t.Errorf("padded %s: cut %v, %d bytes: %.200s … %s", name, cut, len(got), got, got[max(0, len(got)-200):])
 		}
 	}
+	deep := strings.Repeat(`{"`+strings.Repeat("k", 200)+`":`, 100) + "1" + strings.Repeat("}", 100)
+	if got, cut := shownArguments([]byte(deep), nil); !cut || len(got) > maxShown {
+		t.Errorf("of %d bytes %d are shown, cut %v", len(deep), len(got), cut)
+	}
+}
+
+func manyMembers(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `"k%d":0,`, i)
+	}
+	return b.String()
 }
 
 func TestConsentRow(t *testing.T) {

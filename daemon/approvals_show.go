@@ -3,7 +3,9 @@ package daemon
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -103,24 +105,36 @@ func (d *Daemon) secretsOf(server grants.Server) (all [][]byte) {
 const minMasked = 4
 
 // shownArguments are the arguments of a call for the eyes of a person: compact JSON
-// with members in the order in which they were written, every text that looks like a
-// credential or holds one of secrets replaced by its length, whatever a terminal
-// acts on or nobody sees escaped, and cut.
+// with members in the order in which they were written, what looks like a credential
+// or is one of secrets replaced by its length, and whatever a terminal acts on or
+// nobody sees escaped. Where that is more than a person is shown, the middle of long
+// texts, lists and objects is left out and counted, so that nothing is pushed out of
+// sight by what stands before it.
 func shownArguments(args []byte, secrets [][]byte) (shown []byte, cut bool) {
 	if len(args) == 0 {
 		return nil, false
 	}
-	decoder := json.NewDecoder(bytes.NewReader(args))
-	decoder.UseNumber()
-	w := argumentWriter{secrets: secrets}
-	if err := w.value(decoder); err != nil { // it was parsed before
+	w := argumentWriter{secrets: secrets, most: excerpt{text: len(args), first: len(args)}}
+	if err := w.write(args); err != nil { // it was parsed before
 		return []byte(`"[not shown]"`), true
 	}
-	out := w.out.Bytes()
-	if len(out) <= maxShown {
-		return out, false
+	if w.out.Len() <= maxShown {
+		return w.out.Bytes(), false
 	}
-	out = out[:maxShown]
+	sizes, err := countItems(args)
+	if err != nil {
+		return []byte(`"[not shown]"`), true
+	}
+	for _, most := range excerpts {
+		w = argumentWriter{secrets: secrets, most: most, sizes: sizes}
+		if err := w.write(args); err != nil {
+			return []byte(`"[not shown]"`), true
+		}
+		if w.out.Len() <= maxShown {
+			return w.out.Bytes(), true
+		}
+	}
+	out := w.out.Bytes()[:maxShown]
 	for len(out) > 0 && !utf8.Valid(out[max(0, len(out)-utf8.UTFMax):]) && !utf8.RuneStart(out[len(out)-1]) {
 		out = out[:len(out)-1]
 	}
@@ -130,14 +144,72 @@ func shownArguments(args []byte, secrets [][]byte) (shown []byte, cut bool) {
 	return out, true
 }
 
-// maxCredential is how much of a credential tells that it is one, in bytes.
-const maxCredential = 1 << 10
+// excerpt is how much is shown of what is long.
+type excerpt struct {
+	text        int // bytes of a text, a quarter of them from its end
+	first, last int // members of an object, items of a list
+}
+
+// excerpts are tried in this order where not all can be shown.
+var excerpts = []excerpt{{4 << 10, 128, 32}, {1 << 10, 32, 8}, {256, 16, 4}, {128, 8, 2}}
+
+// countItems returns how many members or items each object and list has, in the order
+// in which they begin.
+func countItems(args []byte) ([]int, error) {
+	var sizes, open []int // of open the objects and lists that are, by number
+	decoder := json.NewDecoder(bytes.NewReader(args))
+	decoder.UseNumber()
+	for {
+		token, err := decoder.Token()
+		if err != nil {
+			return nil, err
+		}
+		delim, _ := token.(json.Delim)
+		switch {
+		case delim == '}':
+			sizes[open[len(open)-1]] /= 2 // names are tokens too
+			fallthrough
+		case delim == ']':
+			if open = open[:len(open)-1]; len(open) == 0 {
+				return sizes, nil
+			}
+			continue
+		case len(open) > 0:
+			sizes[open[len(open)-1]]++
+		case delim == 0:
+			return nil, errors.New("neither an object nor a list")
+		}
+		if delim != 0 {
+			open, sizes = append(open, len(sizes)), append(sizes, 0)
+		}
+	}
+}
 
 // argumentWriter writes a value again, as a person may see it.
 type argumentWriter struct {
 	out     bytes.Buffer
 	secrets [][]byte
+	most    excerpt
+	sizes   []int // of objects and lists, in the order in which they begin; nil: all is shown
+	begun   int   // of them
+	muted   bool  // what comes is left out
 }
+
+func (w *argumentWriter) write(args []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(args))
+	decoder.UseNumber()
+	return w.value(decoder)
+}
+
+// say writes unless what comes is left out.
+func (w *argumentWriter) say(text string) {
+	if !w.muted {
+		w.out.WriteString(text)
+	}
+}
+
+// full reports whether nobody sees what is written from here on.
+func (w *argumentWriter) full() bool { return w.out.Len() > maxShown+utf8.UTFMax }
 
 // value writes the next value of a decoder. What is over the limit is read no
 // further than it must be.
@@ -152,24 +224,35 @@ func (w *argumentWriter) value(decoder *json.Decoder) error {
 	case string:
 		w.text(t)
 	case json.Number:
-		w.out.WriteString(t.String())
+		w.number(t.String())
 	case bool:
-		fmt.Fprint(&w.out, t)
+		w.say(strconv.FormatBool(t))
 	case nil:
-		w.out.WriteString("null")
+		w.say("null")
 	}
 	return nil
 }
 
 func (w *argumentWriter) nested(decoder *json.Decoder, open json.Delim) error {
-	w.out.WriteString(open.String())
-	for first := true; decoder.More(); first = false {
-		if !first {
-			w.out.WriteByte(',')
+	w.say(open.String())
+	muted, from, to := w.muted, -1, -1 // which are left out
+	if w.sizes != nil {
+		if n := w.sizes[w.begun]; n > w.most.first+w.most.last {
+			from, to = w.most.first, n-w.most.last
 		}
-		if w.out.Len() > maxShown+utf8.UTFMax { // nobody sees the rest
+		w.begun++
+	}
+	for i := 0; decoder.More(); i++ {
+		if i > 0 {
+			w.say(",")
+		}
+		if w.full() {
 			return nil
 		}
+		if i == from {
+			w.say(fmt.Sprintf("…(%d not shown)…", to-from))
+		}
+		w.muted = muted || from <= i && i < to
 		if open == '{' {
 			token, err := decoder.Token()
 			if err != nil {
@@ -177,31 +260,92 @@ func (w *argumentWriter) nested(decoder *json.Decoder, open json.Delim) error {
 			}
 			name, _ := token.(string)
 			w.text(name)
-			w.out.WriteByte(':')
+			w.say(":")
 		}
 		if err := w.value(decoder); err != nil {
 			return err
 		}
-		if w.out.Len() > maxShown+utf8.UTFMax {
+		if w.full() {
 			return nil
 		}
 	}
+	w.muted = muted
 	token, err := decoder.Token()
 	if err != nil {
 		return err
 	}
-	fmt.Fprint(&w.out, token)
+	w.say(fmt.Sprint(token))
 	return nil
 }
 
-// text writes one text, or that there was one.
-func (w *argumentWriter) text(s string) {
-	if w.secret(s) {
-		fmt.Fprintf(&w.out, `"[masked %d bytes]"`, len(s))
+// number writes a number as it was written.
+func (w *argumentWriter) number(s string) {
+	if len(s) <= w.most.text {
+		w.say(s)
 		return
 	}
+	tail := len(s) - w.most.text/4
+	head := w.most.text - w.most.text/4
+	w.say(s[:head] + fmt.Sprintf("…(%d bytes not shown)…", tail-head) + s[tail:])
+}
+
+// text writes one text, without what must not be shown of it.
+func (w *argumentWriter) text(s string) {
+	if w.muted {
+		return
+	}
+	masks := w.masks(s)
+	if len(s) <= w.most.text {
+		w.quoted(s, 0, len(s), masks)
+		return
+	}
+	head, tail := w.most.text-w.most.text/4, len(s)-w.most.text/4
+	for !utf8.RuneStart(s[head]) {
+		head--
+	}
+	for tail < len(s) && !utf8.RuneStart(s[tail]) {
+		tail++
+	}
+	for _, m := range masks { // a mask is not broken
+		if m.Begin < head && head < m.End {
+			head = m.End
+		}
+		if m.Begin < tail && tail < m.End {
+			tail = m.Begin
+		}
+	}
+	if head >= tail {
+		w.quoted(s, 0, len(s), masks)
+		return
+	}
+	w.quoted(s, 0, head, masks)
+	w.say(fmt.Sprintf("…(%d bytes not shown)…", tail-head))
+	w.quoted(s, tail, len(s), masks)
+}
+
+// quoted writes a part of a text, in quotes.
+func (w *argumentWriter) quoted(s string, from, to int, masks []credential.Span) {
 	w.out.WriteByte('"')
+	for _, m := range masks {
+		if m.Begin < from || m.Begin >= to {
+			continue
+		}
+		w.plain(s[from:m.Begin])
+		fmt.Fprintf(&w.out, "[masked %d bytes]", m.End-m.Begin)
+		from = m.End
+	}
+	if from < to {
+		w.plain(s[from:to])
+	}
+	w.out.WriteByte('"')
+}
+
+// plain writes what may be seen.
+func (w *argumentWriter) plain(s string) {
 	for _, r := range s {
+		if w.full() {
+			return
+		}
 		switch {
 		case r == '"' || r == '\\':
 			w.out.WriteByte('\\')
@@ -215,21 +359,37 @@ func (w *argumentWriter) text(s string) {
 			fmt.Fprintf(&w.out, `\u%04x`, r)
 		}
 	}
-	w.out.WriteByte('"')
 }
 
-// secret reports whether a text must not be shown.
-func (w *argumentWriter) secret(s string) bool {
+// masks says which parts of a text must not be shown: what is a credential, and no
+// more than that, so that a person sees what stands beside it.
+func (w *argumentWriter) masks(s string) (all []credential.Span) {
 	// Only what could be shown is looked at closely: texts may be long.
-	if _, found := credential.Find([]byte(s[:min(len(s), maxShown+maxCredential)])); found {
-		return true
-	}
-	for _, secret := range w.secrets {
-		if bare := bytes.TrimSpace(secret); len(bare) >= minMasked && bytes.Contains([]byte(s), bare) {
-			return true
+	const most = 2 * maxShown
+	if len(s) <= 2*most {
+		all = credential.Spans([]byte(s))
+	} else {
+		all = credential.Spans([]byte(s[:most]))
+		behind := len(s) - most
+		for _, m := range credential.Spans([]byte(s[behind:])) {
+			all = append(all, credential.Span{Begin: behind + m.Begin, End: behind + m.End})
 		}
 	}
-	return false
+	for _, secret := range w.secrets {
+		bare := string(bytes.TrimSpace(secret))
+		if len(bare) < minMasked {
+			continue
+		}
+		for at := 0; ; {
+			i := strings.Index(s[at:], bare)
+			if i < 0 {
+				break
+			}
+			all = append(all, credential.Span{Begin: at + i, End: at + i + len(bare)})
+			at += i + len(bare)
+		}
+	}
+	return credential.Apart(all)
 }
 
 // unseen are characters that count as printable and show nothing, or change how

@@ -6,7 +6,14 @@
 // recognise may still be secret.
 package credential
 
-import "regexp"
+import (
+	"cmp"
+	"regexp"
+	"slices"
+)
+
+// aPrivateKey is the one that has more lines than the one that tells it.
+const aPrivateKey = "a private key"
 
 // credentials are the shapes of tokens and keys that are worth asking about.
 // Each is anchored by its issuer's prefix, so that prose does not match.
@@ -14,8 +21,8 @@ var credentials = []struct {
 	what  string
 	shape *regexp.Regexp
 }{
-	{"a private key", regexp.MustCompile(`-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----`)},
-	{"a private key", regexp.MustCompile(`PuTTY-User-Key-File-[0-9]+:`)},
+	{aPrivateKey, regexp.MustCompile(`-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----`)},
+	{aPrivateKey, regexp.MustCompile(`PuTTY-User-Key-File-[0-9]+:`)},
 	{"an age secret key", regexp.MustCompile(`AGE-SECRET-KEY-1[0-9A-Z]{20,}`)},
 	{"a GitHub token", regexp.MustCompile(`\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})`)},
 	{"a GitLab token", regexp.MustCompile(`\bgl(?:pat|dt|ptt|rt|cbt|ft|soat|imt|agent)-[A-Za-z0-9_-]{16,}`)},
@@ -45,4 +52,53 @@ func Find(b []byte) (what string, found bool) {
 		}
 	}
 	return "", false
+}
+
+// Span is a part of a text, from its first byte to the one behind it.
+type Span struct{ Begin, End int }
+
+// keyBody is a piece of what stands inside a private key.
+var keyBody = regexp.MustCompile(`[A-Za-z0-9+/=_-]{16,}`)
+
+// Spans says where in b what looks like a token or a private key is, in order and
+// apart from each other: that alone is not to be shown. Of a private key it is the
+// first line and whatever long pieces without space follow, so that nothing else is
+// hidden by standing beside one.
+func Spans(b []byte) []Span {
+	var all []Span
+	key := len(b)
+	for _, credential := range credentials {
+		for _, at := range credential.shape.FindAllIndex(b, -1) {
+			if credential.what == aPrivateKey {
+				key = min(key, at[0])
+			}
+			end := at[1]
+			for end < len(b) && isTokenByte(b[end]) { // perhaps another one, without space between
+				end++
+			}
+			all = append(all, Span{at[0], end})
+		}
+	}
+	for _, at := range keyBody.FindAllIndex(b[key:], -1) {
+		all = append(all, Span{key + at[0], key + at[1]})
+	}
+	return Apart(all)
+}
+
+func isTokenByte(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
+}
+
+// Apart returns spans in order, with those that touch or overlap made one.
+func Apart(spans []Span) []Span {
+	slices.SortFunc(spans, func(a, b Span) int { return cmp.Or(a.Begin-b.Begin, a.End-b.End) })
+	var apart []Span
+	for _, s := range spans {
+		if n := len(apart); n > 0 && s.Begin <= apart[n-1].End {
+			apart[n-1].End = max(apart[n-1].End, s.End)
+			continue
+		}
+		apart = append(apart, s)
+	}
+	return apart
 }

@@ -20,3 +20,25 @@ func TestFind(t *testing.T) {
 		}
 	}
 }
+
+// What stands beside a token is not a part of it, whatever is said about it.
+func TestSpans(t *testing.T) {
+	token := "ghp_" + strings.Repeat("a1B2", 10)
+	body := strings.Repeat("ABCDEFGH", 8)
+	for text, want := range map[string]string{
+		"": "", "prose": "prose",
+		"say " + token + " twice " + token + "!":                            "say # twice #!",
+		"-----BEGIN PRIVATE KEY-----\n" + body + "\n" + body + "\nrm -rf /": "#\n#\n#\nrm -rf /",
+		body + " is no key":             body + " is no key",
+		"Bearer " + token + token + ".": "Bearer #.",
+	} {
+		got, from := "", 0
+		for _, s := range credential.Spans([]byte(text)) {
+			got += text[from:s.Begin] + "#"
+			from = s.End
+		}
+		if got += text[from:]; got != want {
+			t.Errorf("%q is shown as %q, want %q", text, got, want)
+		}
+	}
+}
