@@ -230,6 +230,17 @@ func (h *hosts) secret(ctx context.Context, name string, server grants.Server, r
 	st.mu.RLock()
 	f := st.catalog[name]
 	st.mu.RUnlock()
+	missing, decide := false, a.decide
+	a.decide = func(c grants.Capability) grants.Decision {
+		st := d.state()
+		st.mu.RLock()
+		missing = !st.given(&server, name) || o != nil && st.hidden(a.peer.UID, name)
+		st.mu.RUnlock()
+		if missing {
+			return grants.Decision{Outcome: grants.Denied, Reason: grants.ReasonAccessDenied, Cause: grants.CauseUnknownResource}
+		}
+		return decide(c)
+	}
 	a.open = func(out *opened) error {
 		openErr = open(out)
 		f.version, f.created = out.version, out.created
@@ -242,6 +253,8 @@ func (h *hosts) secret(ctx context.Context, name string, server grants.Server, r
 		return nil, f, &hostFailure{errHostRefused, &wire.Error{Reason: reason, Cause: string(reason)}, "the secret " + name + " was not released: " + string(reason)}
 	case got.reason == wire.Allowed:
 		return got.content, f, nil
+	case missing:
+		return nil, f, secretDenied("", name, grants.CauseUnknownResource)
 	case openErr != nil:
 		return nil, f, hostRefusal(causeSecretMissing, "the secret %s cannot be opened (%s)", name, openCause(openErr))
 	case r == nil:

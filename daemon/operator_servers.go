@@ -71,7 +71,8 @@ func (o operator) AddServer(ctx context.Context, req *operatorv1.AddServerReques
 		response.Grants = append(response.Grants, st.grantMessage(g, at))
 	}
 	st.mu.RUnlock()
-	response.Missing = st.missingUses(server, req.GetSubjects(), at)
+	added, _ := st.server(server.Name)
+	response.Missing = st.missingUses(added, req.GetSubjects(), at)
 	return response, nil
 }
 
@@ -86,7 +87,10 @@ func (s *state) missingUses(server grants.Server, subjects []string, at reading)
 		for _, name := range server.Secrets() {
 			use := grants.Capability{Action: grants.Use, Object: name}
 			best := asker{subject: subject, tier: grants.Sandboxed, host: true}
-			if s.decide(best, use, at).Outcome == grants.Denied {
+			s.mu.RLock()
+			given := s.given(&server, name)
+			s.mu.RUnlock()
+			if !given || s.decide(best, use, at).Outcome == grants.Denied {
 				missing = append(missing, subject+" "+use.String())
 			}
 		}

@@ -64,6 +64,11 @@ func lonely(t *testing.T) (uid, gid int) {
 // twoOperators is a daemon of root's with a second operator, and a client of each.
 func twoOperators(t *testing.T) (d *daemontest.Daemon, second func() operatorv1.OperatorServiceClient) {
 	t.Helper()
+	return twoOperatorsWith(t, daemontest.Options{})
+}
+
+func twoOperatorsWith(t *testing.T, options daemontest.Options) (d *daemontest.Daemon, second func() operatorv1.OperatorServiceClient) {
+	t.Helper()
 	daemontest.NeedRoot(t, "personal")
 	uid, gid := lonely(t)
 	sockets, err := os.MkdirTemp("/run", "sb")
@@ -72,7 +77,8 @@ func twoOperators(t *testing.T) (d *daemontest.Daemon, second func() operatorv1.
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(sockets) })
 	must(t, os.Chmod(sockets, 0o755))
-	d = daemontest.StartWith(t, daemontest.Options{SocketDir: sockets, Config: fmt.Sprintf("operators: [%d]\n", uid)})
+	options.SocketDir, options.Config = sockets, fmt.Sprintf("operators: [%d]\n", uid)
+	d = daemontest.StartWith(t, options)
 	var shared unix.Stat_t // with another group, where there is one that names the account alone
 	must(t, unix.Stat(place.OperatorSocket(sockets), &shared))
 	gid = int(shared.Gid)

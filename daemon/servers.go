@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,17 @@ func (s *state) server(name string) (grants.Server, bool) {
 	defer s.mu.RUnlock()
 	server, ok := s.servers[name]
 	return server, ok
+}
+
+// given reports whether there is a resource that a server may be given: what is
+// personal goes only to what its own operator has said how to run. The caller holds mu.
+func (s *state) given(server *grants.Server, name string) bool {
+	by := uint32(os.Geteuid())
+	if server.By != nil {
+		by = *server.By
+	}
+	f, ok := s.catalog[name]
+	return ok && !hiddenFrom(by, f.owner)
 }
 
 // observed reports whether the rules around a server only log at a time. It takes mu.
@@ -68,6 +80,8 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 	} else {
 		wrapped = joined(o.pinsRemoval(ctx, st.pinned(server.Name)), o.answersRemoval(ctx, st, server.Name))
 	}
+	uid := callerOf(ctx).UID
+	server.By = &uid
 	e := o.entry(ctx, kind)
 	e.Server = server.Name
 	return joined(wrapped, change{

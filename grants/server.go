@@ -42,6 +42,7 @@ type Server struct {
 	ObserveUntil time.Time `json:"observeUntil,omitzero"` // until then its rules only log; zero: they are in force
 	Created      time.Time `json:"created,omitzero"`
 	Owner        string    `json:"owner,omitempty"` // owner of the document that declared it; empty: no document did
+	By           *uint32   `json:"by,omitempty"`    // operator who said last how it is run: only that one's personal secrets are given to it; nil: the daemon's own uid
 }
 
 // CheckServer returns an error unless name fits ^[a-z0-9][a-z0-9-]{0,31}$.
