@@ -13,13 +13,14 @@
 //
 // # How it is laid out
 //
-//	score.go     counts of what was tried, and of what was lost
-//	world.go     a daemon on a disk of its own, and its end and return
-//	disk.go      an ext4 in a file: cut, frozen, full, read-only
-//	strace.go    faults at system calls of a running process
-//	stepper.go   a kill before the n-th call that changes the disk
-//	verbs.go     every RPC that changes something, as a table
-//	crowd.go     clients that read and write at once, and remember
+//	score.go      counts of what was tried, and of what was lost
+//	world.go      a daemon on a disk of its own, and its end and return
+//	disk.go       an ext4 in a file: cut, frozen, full, read-only
+//	strace.go     faults at system calls of a running process
+//	stepper.go    a kill before the n-th call that changes the disk
+//	verbs.go      every RPC that changes something, as a table
+//	crowd.go      clients that read and write at once, and remember
+//	toolserver.go an MCP server that writes down what it did, and agents that call it
 //
 // (all of them _test.go), and one file for each kind of fault beside them.
 //
@@ -29,7 +30,7 @@
 //
 // # How to run it
 //
-//	make faults            seven to eight minutes; needs root, strace, mkfs.ext4, fsfreeze, dbus-daemon, gnome-keyring-daemon
+//	make faults            eight minutes; needs root, strace, mkfs.ext4, fsfreeze, dbus-daemon, gnome-keyring-daemon
 //	make soak SOAK=30m     the scenarios that draw moments at random, for so long
 //
 // A scenario that cannot run here is left out by name, as everywhere in this

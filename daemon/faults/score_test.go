@@ -20,6 +20,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == stepRole {
 		os.Exit(stepMain(os.Args[2], os.Args[3]))
 	}
+	if len(os.Args) == 3 && os.Args[1] == serverRole {
+		os.Exit(serverMain(os.Args[2]))
+	}
 	code := daemontest.Main(m)
 	programs.remove()
 	if total.scenarios > 0 {
@@ -42,11 +45,12 @@ const (
 	pages         noun = "spoiled pages"
 	forged        noun = "forged histories"
 	starts        noun = "rival starts"
+	calls         noun = "calls"
 	answers       noun = "answers kept"
 	losses        noun = "losses"
 )
 
-var nouns = []noun{kills, cuts, faults, starvedStarts, changed, flips, pages, forged, starts, answers, losses}
+var nouns = []noun{kills, cuts, faults, starvedStarts, changed, flips, pages, forged, starts, calls, answers, losses}
 
 // words tells counts; losses also when there are none.
 func words(counts map[noun]int) string {
