@@ -1,9 +1,11 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -112,6 +114,12 @@ type RelayCall struct {
 	// Waiting is told that a person is asked. Nil means that nobody wants to know.
 	// Like Progressed it must not block.
 	Waiting func(approvalID string)
+	// Decided is told, once, that Verdict will not wait, whatever it will say: in the
+	// order of the verdicts, which is that of the calls except for those about which
+	// a person is asked. Nil means that nobody wants to know. Like Waiting it must not
+	// block; with it the ctx of Begin is that of Verdict too, which is to be called. It
+	// may be told of a call that Begin returns an error for.
+	Decided func(*RelayPending)
 	// Progressed is told of a hosted server's progress: the parameters of its
 	// notification without the token, one JSON object. Nil means that nobody wants
 	// to know. It is not called any more once the call has returned.
@@ -233,6 +241,12 @@ type RelayPending struct {
 	held    int // bytes of answer, taken from the room for answers
 
 	release func() // gives back what the call holds of the relay's limits
+
+	// Of a call with Decided.
+	told    sync.Once
+	late    *time.Timer
+	stopCtx func() bool
+	given   error // guarded by relay.mu: why nobody waits for the verdict any more
 }
 
 // Relay opens a relay for one server; ctx is for opening it alone. Errors are
@@ -326,11 +340,60 @@ func (r *Relay) Begin(ctx context.Context, call RelayCall) (*RelayPending, error
 	if err := r.admit(ctx, p); err != nil {
 		return nil, err
 	}
+	if call.Decided != nil { // before it can come
+		r.mu.Lock() // giveUp waits for what quiet needs
+		p.late = time.AfterFunc(r.patience(), func() { p.giveUp(wire.Deny(wire.BrokerUnavailable)) })
+		p.stopCtx = context.AfterFunc(ctx, func() { p.giveUp(wire.FromError(ctx.Err())) })
+		r.mu.Unlock()
+	}
 	if err := r.ask(ctx, p); err != nil {
+		p.told.Do(p.quiet) // Begin tells
 		r.forget(p)
 		return nil, err
 	}
+	select {
+	case <-r.over: // nobody may have found it
+		p.tell()
+	default:
+	}
 	return p, nil
+}
+
+// patience is how long a judgement may take.
+func (r *Relay) patience() time.Duration {
+	if r.config.Mode == Hosted {
+		return startDeadline
+	}
+	return judgeDeadline
+}
+
+// tell says, once, that the verdict is not waited for any more.
+func (p *RelayPending) tell() {
+	if p.call.Decided == nil {
+		return
+	}
+	p.told.Do(func() {
+		p.quiet()
+		p.call.Decided(p)
+	})
+}
+
+// quiet ends what would tell.
+func (p *RelayPending) quiet() {
+	if p.call.Decided != nil {
+		p.late.Stop()
+		p.stopCtx()
+	}
+}
+
+// giveUp ends the wait for a verdict.
+func (p *RelayPending) giveUp(why error) {
+	p.relay.mu.Lock()
+	if !p.judged && p.given == nil {
+		p.given = why
+	}
+	p.relay.mu.Unlock()
+	p.tell()
 }
 
 // admit waits until there is room for p.
@@ -480,11 +543,21 @@ func (p *RelayPending) Verdict(ctx context.Context) (RelayVerdict, error) {
 
 // wait waits for the judgement, in time.
 func (p *RelayPending) wait(ctx context.Context) error {
-	patience := judgeDeadline
-	if p.relay.config.Mode == Hosted {
-		patience = startDeadline
+	if p.call.Decided != nil {
+		p.relay.mu.Lock()
+		given := p.given
+		p.relay.mu.Unlock()
+		if given != nil {
+			p.relay.abandon(p)
+			return given
+		}
 	}
-	late := time.NewTimer(patience)
+	select {
+	case <-p.decided:
+		return nil
+	default:
+	}
+	late := time.NewTimer(p.relay.patience())
 	defer late.Stop()
 	asked := p.asked
 	for {
@@ -695,6 +768,16 @@ func (r *Relay) read() {
 			}
 			r.err = wire.FromError(r.run.fail(err))
 			close(r.over)
+			r.mu.Lock()
+			left := make([]*RelayPending, 0, len(r.waiting))
+			for _, p := range r.waiting {
+				left = append(left, p)
+			}
+			r.mu.Unlock()
+			slices.SortFunc(left, func(a, b *RelayPending) int { return cmp.Compare(a.id, b.id) })
+			for _, p := range left {
+				p.tell()
+			}
 			return
 		}
 		r.hear(message)
@@ -710,6 +793,9 @@ func (r *Relay) hear(message *brokerv1.RelayResponse) {
 		if p := r.find(said.Waiting.GetId()); p != nil && !p.isAsked && !p.judged {
 			p.isAsked = true
 			close(p.asked)
+			if p.late != nil {
+				p.late.Reset(personDeadline)
+			}
 			if p.call.Waiting != nil {
 				p.call.Waiting(said.Waiting.GetApprovalId())
 			}
@@ -740,13 +826,13 @@ func (r *Relay) find(id uint64) *RelayPending {
 // either finds it or is found to have given up.
 func (r *Relay) hearVerdict(v *brokerv1.RelayVerdict) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	p := r.waiting[v.GetId()]
 	switch {
 	case p == nil && v.GetForward() && r.config.Mode == Wrapped:
 		r.neverForwarded(v.GetId())
-		return
+		fallthrough
 	case p == nil || p.judged:
+		r.mu.Unlock()
 		return
 	}
 	p.judged = true
@@ -756,6 +842,8 @@ func (r *Relay) hearVerdict(v *brokerv1.RelayVerdict) {
 		Approved: v.GetApproved(), Replay: v.GetReplay(), ReplayError: v.GetReplayError(),
 	}
 	close(p.decided)
+	r.mu.Unlock()
+	p.tell()
 }
 
 // hearAnswer collects the pieces of an answer. One beyond all bounds is none.

@@ -25,16 +25,16 @@ type ask struct {
 	cancel context.CancelFunc
 
 	telling sync.Mutex // held while the client is told of progress
+	settled sync.Once
 
-	passed chan struct{} // closed when it is through, or waits for a person
-	pass   func()
+	// Of a message that is judged.
+	relay   *worker.Relay
+	pending *worker.RelayPending
 }
 
 // enqueue has a message judged. It waits while too many others wait.
 func (s *session) enqueue(ctx context.Context, a *ask) {
 	a.ctx, a.cancel = context.WithCancel(ctx)
-	a.passed = make(chan struct{})
-	a.pass = sync.OnceFunc(func() { close(a.passed) })
 	s.mu.Lock()
 	for s.held > 0 && s.held+a.size > maxHeld && s.over == nil {
 		s.changed.Wait()
@@ -66,15 +66,13 @@ func (s *session) letGo(a *ask) {
 	s.mu.Unlock()
 }
 
-// judgeAll has one message after the other judged and passed on: the daemon counts
-// calls as it comes to them, and the first two are to be the two that a limit lets
-// through. But who waits for a person holds up nobody.
+// judgeAll has messages judged in the order in which they came, without waiting for
+// what comes of them: the daemon judges them in that order too.
 func (s *session) judgeAll(ctx context.Context) {
 	for {
 		select {
 		case a := <-s.queue:
 			s.begin(a)
-			<-a.passed
 		case <-ctx.Done():
 			return
 		}
@@ -83,16 +81,35 @@ func (s *session) judgeAll(ctx context.Context) {
 
 func (s *session) begin(a *ask) {
 	told := sync.OnceFunc(func() { go s.tell(a) })
-	a.call.Waiting = func(string) {
-		a.pass()
-		told()
-	}
+	a.call.Waiting = func(string) { told() }
 	relay, err := s.relay(a.ctx)
-	var pending *worker.RelayPending
 	if err == nil {
-		pending, err = relay.Begin(a.ctx, a.call)
+		a.call.Decided = func(pending *worker.RelayPending) {
+			a.relay, a.pending = relay, pending
+			select {
+			case s.decided <- a:
+			default: // there is room for more than one relay lets wait
+				go s.settle(a, nil)
+			}
+		}
+		_, err = relay.Begin(a.ctx, a.call)
 	}
-	go s.settle(a, relay, pending, err)
+	if err != nil {
+		s.settle(a, err)
+	}
+}
+
+// passOn does with messages what the daemon says, in the order in which it says so:
+// what it allows comes to the server as it came from the client.
+func (s *session) passOn(ctx context.Context) {
+	for {
+		select {
+		case a := <-s.decided:
+			s.settle(a, nil)
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // relay is the open relay, which knows what the server offers.
@@ -105,13 +122,16 @@ func (s *session) relay(ctx context.Context) (*worker.Relay, error) {
 	return relay, nil
 }
 
-// settle waits for the judgement and does what it says.
-func (s *session) settle(a *ask, relay *worker.Relay, pending *worker.RelayPending, err error) {
+// settle does what the judgement says, once; err is why there is none.
+func (s *session) settle(a *ask, err error) {
+	a.settled.Do(func() { s.follow(a, err) })
+}
+
+func (s *session) follow(a *ask, err error) {
 	defer s.letGo(a)
-	defer a.pass()
 	var verdict worker.RelayVerdict
 	if err == nil {
-		verdict, err = pending.Verdict(a.ctx)
+		verdict, err = a.pending.Verdict(a.ctx)
 	}
 	a.cancel()
 	a.telling.Lock()   // no progress comes after the answer
@@ -120,7 +140,7 @@ func (s *session) settle(a *ask, relay *worker.Relay, pending *worker.RelayPendi
 	case err != nil:
 		s.refuse(a, unavailable(err))
 	case verdict.Forward:
-		s.forward(a, relay, verdict)
+		s.forward(a, a.relay, verdict)
 	case verdict.Replay != nil && a.request != nil:
 		s.replay(a.request, verdict)
 	default:

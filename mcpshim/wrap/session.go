@@ -35,6 +35,7 @@ type session struct {
 	tick    time.Duration // between two words of progress
 
 	queue   chan *ask     // in the order in which they came
+	decided chan *ask     // in the order in which they were judged
 	lost    chan struct{} // closed when the client does not read any more
 	lose    func()
 	killed  chan struct{} // closed when policy has ended the session
@@ -78,7 +79,7 @@ type request struct {
 func newSession(config Config) *session {
 	s := &session{
 		client: &lineWriter{out: config.Out}, trouble: config.Trouble, tick: 5 * time.Second,
-		queue: make(chan *ask, maxQueued), lost: make(chan struct{}), killed: make(chan struct{}), recheck: make(chan struct{}, 1),
+		queue: make(chan *ask, maxQueued), decided: make(chan *ask, maxQueued), lost: make(chan struct{}), killed: make(chan struct{}), recheck: make(chan struct{}, 1),
 		open: map[string]*request{}, told: map[wire.Reason]bool{},
 	}
 	if s.trouble == nil {

@@ -93,6 +93,7 @@ func (s *session) serve(ctx context.Context, config Config) (code int, err error
 		s.keeper.Keep(working)
 	}()
 	go s.judgeAll(working)
+	go s.passOn(working)
 	go s.watchTools(working)
 	go func() {
 		defer close(read)

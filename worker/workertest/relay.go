@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -202,7 +203,20 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 			b.mu.Lock()
 			judge := b.relaying.judge
 			b.mu.Unlock()
-			judging.Go(func() { decide(ctx, judge, open, call, send) })
+			// Like the daemon: in order, but for what waits.
+			passed := make(chan struct{})
+			pass := sync.OnceFunc(func() { close(passed) })
+			judging.Go(func() {
+				defer pass()
+				decide(ctx, judge, open, call, func(message *brokerv1.RelayResponse) {
+					send(message)
+					pass()
+				})
+			})
+			select {
+			case <-passed:
+			case <-time.After(slowJudge):
+			}
 		case *brokerv1.RelayRequest_Cancel:
 			b.note("cancel")
 			if cancel := cancels[said.Cancel.GetId()]; cancel != nil {
@@ -230,6 +244,10 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 		}
 	}
 }
+
+// slowJudge is how long a Judge may think, without a word, before the calls after it
+// are judged.
+const slowJudge = 20 * time.Millisecond
 
 func decide(ctx context.Context, judge Judge, open *brokerv1.RelayOpen, call *brokerv1.RelayCall, send func(*brokerv1.RelayResponse)) {
 	verdict := &brokerv1.RelayVerdict{Forward: true, ReasonCode: string(wire.Allowed)}
