@@ -41,7 +41,7 @@ func TestNoGrant(t *testing.T) {
 		{"CAPS_NARROWED", "ACCESS_DENIED", `a grant does not mend CAPS_NARROWED: the run's profile leaves it out of its caps: change the profile in its document and apply that; "sbctl why worker read:x" says where`},
 		{"DISCLOSURE_NOT_GRANTED", "ACCESS_DENIED", "only a grant that discloses mends DISCLOSURE_NOT_GRANTED: sbctl grant worker read:x --disclose"},
 		{"EXPLICIT_DENY", "ACCESS_DENIED", `a grant does not mend EXPLICIT_DENY: a grant denies it; "sbctl why worker read:x" says what does`},
-		{"", "RATE_LIMITED", `a grant does not mend RATE_LIMITED; "sbctl why worker read:x" says what does`},
+		{"", "RATE_LIMITED", `a grant does not mend RATE_LIMITED: too much was asked for at once; "sbctl why worker read:x" says what does`},
 	} {
 		got := (&app{}).noGrant(&operatorv1.DenialGroup{Subject: "worker", Capability: "read:x", Cause: test.cause, ReasonCode: test.reason})
 		if got != test.want {
