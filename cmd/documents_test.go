@@ -2,6 +2,7 @@ package cmd_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -19,11 +20,13 @@ import (
 
 // What the documentation shows must work: people paste it.
 
-// TestShippedPolicy parses the document that is shipped; package grants/policy
+// TestShippedPolicy parses the documents that are shipped; package grants/policy
 // tests those of its reference.
 func TestShippedPolicy(t *testing.T) {
-	if _, err := policy.Parse(read(t, "../examples/policy.yaml"), policy.Env{}); err != nil {
-		t.Error(err)
+	for _, file := range []string{"../examples/policy.yaml", "../examples/tools/policy.yaml"} {
+		if _, err := policy.Parse(read(t, file), policy.Env{}); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
 	}
 }
 
@@ -98,6 +101,26 @@ func TestDocumentedCommands(t *testing.T) {
 	if len(seen) < 80 {
 		t.Errorf("only %d commands were found in the documents", len(seen))
 	}
+	for _, file := range []string{"../examples/tools/hosted.json", "../examples/tools/wrapped.json"} {
+		var config struct {
+			Servers map[string]struct {
+				Args []string `json:"args"`
+			} `json:"mcpServers"`
+		}
+		if err := json.Unmarshal(read(t, file), &config); err != nil || len(config.Servers) == 0 {
+			t.Errorf("%s: %d servers, %v", file, len(config.Servers), err)
+		}
+		for name, server := range config.Servers {
+			args := server.Args
+			if end := slices.Index(args, "--"); end >= 0 { // what follows is not ours
+				args = args[:end]
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "sb-mcp"), append(slices.Clone(args), "--help")...)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s starts %s with %q: %v\n%s", file, name, server.Args, err, out)
+			}
+		}
+	}
 	configs := regexp.MustCompile("(?s)```yaml\n# config.yaml\n(.*?)```").FindAllSubmatch(read(t, "../docs/operating.md"), -1)
 	for _, config := range configs {
 		home := filepath.Join(t.TempDir(), "home")
@@ -125,6 +148,9 @@ func commands(text string) [][]string {
 		for _, match := range shown.FindAllStringSubmatch(fragment, -1) {
 			words := []string{match[1]}
 			for _, word := range strings.Fields(match[2]) {
+				if strings.HasPrefix(word, "https://") && !strings.HasPrefix(words[len(words)-1], "--") {
+					break // an address, as of a server: no option may stand behind it
+				}
 				if word == "--" || strings.HasPrefix(word, "─") || strings.ContainsAny(word[:1], "|>&;#<…(") { // what follows is not ours
 					break
 				}
@@ -203,7 +229,7 @@ func TestDocumentedFormats(t *testing.T) {
 func documents(t *testing.T) []string {
 	t.Helper()
 	files := []string{"../README.md"}
-	for _, pattern := range []string{"../docs/*.md", "../examples/*.md", "../packaging/*.md"} {
+	for _, pattern := range []string{"../docs/*.md", "../examples/*.md", "../examples/tools/*.md", "../packaging/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
