@@ -165,6 +165,9 @@ const maxLinks = 40
 // not exist is left as it is, and a link to what does not exist is followed: it is
 // where something would be made. What cannot be looked into is an error.
 func resolvePath(path string) (string, error) {
+	if isOwn(path) {
+		return "", errOwn
+	}
 	rest, links := "", 0
 	for {
 		resolved, err := filepath.EvalSymlinks(path)
@@ -188,5 +191,41 @@ func resolvePath(path string) (string, error) {
 		}
 	}
 }
+
+// isOwn reports whether a path leads to or over what is something else to each
+// process that opens it, as /proc/self/cwd is: here it says nothing about the server.
+func isOwn(path string) bool {
+	left, at, links := strings.Split(path, "/"), "/", 0
+	for len(left) > 0 {
+		name := left[0]
+		left = left[1:]
+		if name == "" || name == "." {
+			continue
+		}
+		if name == ".." {
+			at = filepath.Dir(at)
+			continue
+		}
+		at = filepath.Join(at, name)
+		if at == "/proc" || at == "/dev/fd" {
+			return true
+		}
+		target, err := os.Readlink(at)
+		if err != nil {
+			continue // it is no link
+		}
+		if links++; links > maxLinks {
+			return true
+		}
+		left = append(strings.Split(target, "/"), left...)
+		at = filepath.Dir(at)
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+	}
+	return false
+}
+
+var errOwn = errors.New("the path means something else to each process")
 
 var errLinks = errors.New("the path leads over too many links")

@@ -18,7 +18,7 @@ func TestResolvePath(t *testing.T) {
 	for _, err := range []error{
 		os.MkdirAll(at("data/sub"), 0o700), os.MkdirAll(at("etc/deep"), 0o700), os.WriteFile(at("etc/passwd"), nil, 0o600),
 		os.Symlink("../etc", at("data/link")), os.Symlink("loop", at("data/loop")), os.Symlink(at("etc/deep"), at("data/deep")),
-		os.Symlink(at("nowhere"), at("data/dangling")),
+		os.Symlink(at("nowhere"), at("data/dangling")), os.Symlink("/proc/self/cwd", at("data/here")), os.Symlink("data/here", at("other")),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -35,6 +35,9 @@ func TestResolvePath(t *testing.T) {
 		"data/loop":              "",
 		"data/loop/x":            "",
 		"etc/passwd/x":           "", // a file is no folder
+		"data/here/x":            "", // somewhere else to each process
+		"other/x":                "",
+		"data/../other":          "",
 	} {
 		got, err := resolvePath(base + "/" + name)
 		if (err != nil) != (want == "") || got != want {
@@ -56,14 +59,20 @@ func TestResolvePath(t *testing.T) {
 	}
 	allow := rules.Rule{Tool: "t", AllowIf: map[string]rules.Matcher{"path": {Path: []string{at("data")}}}, Action: rules.Block}
 	deny := rules.Rule{Tool: "t", DenyIf: map[string]rules.Matcher{"path": {Path: []string{at("etc")}}}, Action: rules.Block}
+	for _, own := range []string{"/proc/self/cwd/etc/x", "/proc/1/root/x", "/dev/fd/3", "/proc/../proc/thread-self/root/x"} {
+		if got := judge(own, deny); got != rules.Blocked {
+			t.Errorf("%s, denied below etc: %v", own, got)
+		}
+	}
 	for name, want := range map[string][2]rules.Outcome{ // by allow, by deny
 		"data/sub/x":       {rules.Forwarded, rules.Forwarded},
 		"data/../etc/x":    {rules.Blocked, rules.Blocked},
 		"data/link/x":      {rules.Blocked, rules.Blocked},
 		"data/dangling":    {rules.Blocked, rules.Forwarded},
 		"data/loop/x":      {rules.Blocked, rules.Blocked},
-		"other/../data/x":  {rules.Forwarded, rules.Forwarded},
+		"new/../data/x":    {rules.Forwarded, rules.Forwarded},
 		"data/link/../etc": {rules.Blocked, rules.Blocked},
+		"data/here/etc/x":  {rules.Blocked, rules.Blocked},
 	} {
 		if got := judge(base+"/"+name, allow); got != want[0] {
 			t.Errorf("%s, allowed below data: %v, want %v", name, got, want[0])

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -377,6 +378,35 @@ func (a Args) at(key []string) *value {
 		v = v.child(token)
 	}
 	return v
+}
+
+// like finds what stands where a key names something, but for names that are written
+// in another case: some readers take it for what is named.
+func (a Args) like(key []string) []*value {
+	if a.root == nil {
+		return nil
+	}
+	exact, found := a.root, []*value{a.root}
+	for _, token := range key {
+		var next []*value
+		for _, v := range found {
+			if v.kind != '{' {
+				if c := v.child(token); c != nil {
+					next = append(next, c)
+				}
+				continue
+			}
+			for i, name := range v.names {
+				if strings.EqualFold(name, token) {
+					next = append(next, &v.items[i])
+				}
+			}
+		}
+		if found = next; exact != nil {
+			exact = exact.child(token)
+		}
+	}
+	return slices.DeleteFunc(found, func(v *value) bool { return v == exact })
 }
 
 func (v *value) child(token string) *value {

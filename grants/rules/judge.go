@@ -171,8 +171,10 @@ func (c *Compiled) find(call Call) []hit {
 // names of arguments as the rule writes them, and no values.
 func (r *rule) violated(args Args, resolve Resolver) string {
 	if len(r.deny) > 0 && !slices.ContainsFunc(r.deny, func(a argument) bool {
-		v := args.at(a.steps)
-		return v == nil || !a.finds(v, true, resolve)
+		if v := args.at(a.steps); v != nil && a.finds(v, true, resolve) {
+			return false
+		}
+		return !slices.ContainsFunc(args.like(a.steps), func(v *value) bool { return a.finds(v, true, resolve) })
 	}) {
 		return fmt.Sprintf("rule %d: deny_if matches %s", r.number, keysOf(r.deny))
 	}
@@ -182,6 +184,8 @@ func (r *rule) violated(args Args, resolve Resolver) string {
 			return fmt.Sprintf("rule %d: allow_if needs %s, which is not there", r.number, a.key)
 		case !a.finds(v, false, resolve):
 			return fmt.Sprintf("rule %d: allow_if does not match %s", r.number, a.key)
+		case len(args.like(a.steps)) > 0:
+			return fmt.Sprintf("rule %d: allow_if matches %s, which is there in another case, too", r.number, a.key)
 		}
 	}
 	return ""

@@ -443,3 +443,31 @@ func BenchmarkJudge(b *testing.B) {
 		}
 	})
 }
+
+// Some servers read names of arguments without minding case: what is written in
+// another one counts against the call, too.
+func TestNamesInAnotherCase(t *testing.T) {
+	c := compile(t, Rules{Security: Security{Granular: []Rule{
+		{Tool: "read", AllowIf: map[string]Matcher{"path": {Path: []string{"/data"}}}, Action: Block},
+		{Tool: "write", DenyIf: map[string]Matcher{"/to/path": {Path: []string{"/etc"}}}, Action: Block},
+	}}})
+	for _, tc := range []struct {
+		tool, args string
+		want       Outcome
+	}{
+		{"read", `{"path":"/data/x"}`, Forwarded},
+		{"read", `{"path":"/data/x","Path":"/etc/passwd"}`, Blocked},
+		{"read", `{"PATH":"/data/x","path":"/data/x"}`, Blocked},
+		{"read", `{"path":"/data/x","paths":"/etc/passwd","sub":{"Path":"/etc"}}`, Forwarded},
+		{"write", `{"to":{"path":"/data/x"}}`, Forwarded},
+		{"write", `{"to":{"path":"/etc/x"}}`, Blocked},
+		{"write", `{"to":{"Path":"/etc/x"}}`, Blocked},
+		{"write", `{"TO":{"path":"/etc/x"}}`, Blocked},
+		{"write", `{"to":{"path":"/data/x"},"To":{"PATH":"/etc/x"}}`, Blocked},
+		{"write", `{"to":{"path":"/data/x"},"To":{"PATH":"/data/y"}}`, Forwarded},
+	} {
+		if got := c.Judge(&Meter{}, call(t, tc.tool, tc.args, 0)); got.Outcome != tc.want {
+			t.Errorf("%s %s: %v, want %v", tc.tool, tc.args, got.Outcome, tc.want)
+		}
+	}
+}

@@ -40,9 +40,9 @@ func (m *matcher) finds(v *value, doubt bool, resolve Resolver) bool {
 	case m.regex != nil:
 		return m.regex.MatchString(text)
 	case m.Exact != nil:
-		return isSame(v, text, *m.Exact)
+		return isSame(v, text, *m.Exact, doubt)
 	case m.OneOf != nil:
-		return slices.ContainsFunc(m.OneOf, func(one string) bool { return isSame(v, text, one) })
+		return slices.ContainsFunc(m.OneOf, func(one string) bool { return isSame(v, text, one, doubt) })
 	case m.Prefix != nil:
 		return slices.ContainsFunc(m.Prefix, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 	}
@@ -54,8 +54,9 @@ func isLong(text string) bool {
 }
 
 // isSame reports whether v, as text, is what a rule names. Numbers are the same
-// however they are written: 5, 5.0 and 0.5e1.
-func isSame(v *value, text, named string) bool {
+// however they are written: 5, 5.0 and 0.5e1. In doubt are those that are the same to
+// a reader who keeps no more of them than a float64 does.
+func isSame(v *value, text, named string, doubt bool) bool {
 	if text == named {
 		return true
 	}
@@ -64,7 +65,15 @@ func isSame(v *value, text, named string) bool {
 	}
 	a, ok := canonicalNumber(text)
 	b, alsoOK := canonicalNumber(named)
-	return ok && alsoOK && a == b
+	if ok && alsoOK && a == b {
+		return true
+	}
+	if _, isNumber := canonicalNumber(named); !doubt || !isNumber {
+		return false
+	}
+	x, err := strconv.ParseFloat(text, 64)
+	y, alsoErr := strconv.ParseFloat(named, 64)
+	return err == nil && alsoErr == nil && x == y
 }
 
 // number is a decimal number: digits without zeros at either end, times ten to the
@@ -81,21 +90,23 @@ func canonicalNumber(text string) (n number, ok bool) {
 		return n, false
 	}
 	text, n.negative = strings.TrimPrefix(text, "-"), strings.HasPrefix(text, "-")
+	exponent := ""
 	if i := strings.IndexAny(text, "eE"); i >= 0 {
-		var err error
-		if n.exponent, err = strconv.ParseInt(text[i+1:], 10, 32); err != nil {
-			return n, false
-		}
-		text = text[:i]
+		text, exponent = text[:i], text[i+1:]
 	}
 	whole, fraction, _ := strings.Cut(text, ".")
-	n.exponent -= int64(len(fraction))
 	digits := strings.TrimLeft(whole+fraction, "0")
 	n.digits = strings.TrimRight(digits, "0")
-	n.exponent += int64(len(digits) - len(n.digits))
 	if n.digits == "" {
-		return number{}, true // zero has no sign
+		return number{}, true // zero has no sign, and no size
 	}
+	if exponent != "" {
+		var err error
+		if n.exponent, err = strconv.ParseInt(exponent, 10, 32); err != nil {
+			return n, false
+		}
+	}
+	n.exponent += int64(len(digits)-len(n.digits)) - int64(len(fraction))
 	return n, true
 }
 
@@ -106,7 +117,7 @@ func canonicalNumber(text string) (n number, ok bool) {
 func underAny(roots []string, text string, doubt bool, resolve Resolver) bool {
 	absolute := strings.HasPrefix(text, "/")
 	roots = slices.DeleteFunc(slices.Clone(roots), func(root string) bool { return path.IsAbs(root) != absolute })
-	if text == "" || len(roots) == 0 || strings.HasPrefix(text, "~") || strings.Contains(text, "://") || strings.ContainsRune(text, 0) {
+	if text == "" || len(roots) == 0 || strings.HasPrefix(text, "~") || strings.Contains(text, "://") || isFileURL(text) || strings.ContainsRune(text, 0) {
 		return doubt
 	}
 	clean := path.Clean(text)
@@ -141,6 +152,9 @@ func underAny(roots []string, text string, doubt bool, resolve Resolver) bool {
 	return !slices.ContainsFunc(places, outside)
 }
 
+// isFileURL reports whether text is a URL of a file, which needs no slashes.
+func isFileURL(text string) bool { return len(text) >= 5 && strings.EqualFold(text[:5], "file:") }
+
 func isUnder(roots []string, place string) bool {
 	return slices.ContainsFunc(roots, func(root string) bool {
 		return root == "/" || root == "." || place == root || strings.HasPrefix(place, root+"/")
@@ -151,7 +165,7 @@ func isUnder(roots []string, place string) bool {
 // differently is in doubt.
 func hostOf(hosts []string, text string, doubt bool) bool {
 	u, err := url.Parse(text)
-	if err != nil || u.Host == "" || u.Opaque != "" || strings.ContainsFunc(text, isOddInURL) {
+	if err != nil || u.Host == "" || u.Opaque != "" || u.Scheme == "file" || strings.ContainsFunc(text, isOddInURL) { // of a file the host says nothing
 		return doubt
 	}
 	if u.User != nil && !doubt { // it is there to mislead
