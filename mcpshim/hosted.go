@@ -36,6 +36,7 @@ type hosted struct {
 	relays  map[string]*worker.Relay // by server; those of the latest look
 	latest  [][]byte                 // objects in the latest list
 	hasList bool
+	lines   map[string]*turn // by server: the latest turn that is not over
 }
 
 func newHosted(s *shim) *hosted {

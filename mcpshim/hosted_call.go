@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -114,32 +115,93 @@ func (h *hosted) divert(m *strict.Message) handler {
 	h.s.greeted.Store(true)
 	if c.bad != nil {
 		bad := refusal{Code: int64(c.bad.Code), Message: c.bad.Text}
-		return func(context.Context, func([]byte)) (func(*bufio.Writer), func()) { return failure(bad), nil }
+		return func(context.Context, func([]byte)) func() (func(*bufio.Writer), func()) {
+			return func() (func(*bufio.Writer), func()) { return failure(bad), nil }
+		}
 	}
-	return func(ctx context.Context, tell func(line []byte)) (answer func(*bufio.Writer), release func()) {
-		defer func() {
-			if recovered := recover(); recovered != nil {
-				h.s.once(wire.InternalError, panicText(recovered))
-				answer, release = failure(refusal{Code: jsonrpc.CodeInternalError, Message: "internal error"}), nil
-			}
-		}()
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(h.s.hurry, cancel)()
-		return h.make(ctx, c, tell)
+	return func(ctx context.Context, tell func(line []byte)) func() (func(*bufio.Writer), func()) {
+		turn := h.line(c.server)
+		return func() (answer func(*bufio.Writer), release func()) {
+			defer turn.pass()
+			defer func() {
+				if recovered := recover(); recovered != nil {
+					h.s.once(wire.InternalError, panicText(recovered))
+					answer, release = failure(refusal{Code: jsonrpc.CodeInternalError, Message: "internal error"}), nil
+				}
+			}()
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(h.s.hurry, cancel)()
+			return h.make(ctx, c, turn, tell)
+		}
+	}
+}
+
+// turn is the place of a call among those of one server: they are sent in the order
+// in which the client made them.
+type turn struct {
+	before <-chan struct{} // closed when it is this call's turn; nil: it is
+	over   chan struct{}
+	pass   func()
+}
+
+// line is the turn after all those that were taken before.
+func (h *hosted) line(server string) *turn {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lines == nil {
+		h.lines = map[string]*turn{}
+	}
+	t := &turn{over: make(chan struct{})}
+	if last := h.lines[server]; last != nil {
+		t.before = last.over
+	}
+	h.lines[server] = t
+	t.pass = sync.OnceFunc(func() {
+		if t.before == nil {
+			h.leave(server, t)
+			return
+		}
+		select {
+		case <-t.before:
+			h.leave(server, t)
+		default: // those behind go on waiting for those before
+			go func() {
+				<-t.before
+				h.leave(server, t)
+			}()
+		}
+	})
+	return t
+}
+
+func (h *hosted) leave(server string, t *turn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(t.over)
+	if h.lines[server] == t {
+		delete(h.lines, server)
+	}
+}
+
+// wait waits for the turn.
+func (t *turn) wait(ctx context.Context) error {
+	if t.before == nil {
+		return nil
+	}
+	select {
+	case <-t.before:
+		return nil
+	case <-ctx.Done():
+		return wire.FromError(ctx.Err())
 	}
 }
 
 // make makes a call.
-func (h *hosted) make(ctx context.Context, c *hostedCall, tell func(line []byte)) (answer func(*bufio.Writer), release func()) {
+func (h *hosted) make(ctx context.Context, c *hostedCall, turn *turn, tell func(line []byte)) (answer func(*bufio.Writer), release func()) {
 	h.s.want()
 	progress := newProgress(c, tell)
-	relay, done, err := h.relayTo(ctx, c.server)
-	defer done()
-	var got worker.RelayAnswer
-	if err == nil {
-		got, err = relay.Call(ctx, c.call)
-	}
+	got, err := h.call(ctx, c, turn)
 	progress.end()
 	if err != nil {
 		return c.unavailable(err), nil
@@ -150,6 +212,24 @@ func (h *hosted) make(ctx context.Context, c *hostedCall, tell func(line []byte)
 			h.s.trimmer.Reset(trimAfter)
 		}
 	}
+}
+
+// call sends a call when it is its turn, and waits for its answer.
+func (h *hosted) call(ctx context.Context, c *hostedCall, turn *turn) (worker.RelayAnswer, error) {
+	if err := turn.wait(ctx); err != nil {
+		return worker.RelayAnswer{}, err
+	}
+	relay, done, err := h.relayTo(ctx, c.server)
+	defer done()
+	if err != nil {
+		return worker.RelayAnswer{}, err
+	}
+	pending, err := relay.Begin(ctx, c.call)
+	turn.pass()
+	if err != nil {
+		return worker.RelayAnswer{}, err
+	}
+	return pending.Answer(ctx)
 }
 
 // answer is what the client gets of a call that was judged.

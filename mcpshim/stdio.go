@@ -75,10 +75,11 @@ type stdio struct {
 	failed  error // the first error of writing
 }
 
-// handler makes a call that does not go to the SDK. It may tell the client lines
+// handler takes a call that does not go to the SDK, in the order in which calls
+// came and without waiting, and returns what makes it. It may tell the client lines
 // meanwhile, and returns what writes the member result or error of the answer, and
 // what is done afterwards, also when nobody wants the answer; nil for nothing.
-type handler func(ctx context.Context, tell func(line []byte)) (answer func(*bufio.Writer), release func())
+type handler func(ctx context.Context, tell func(line []byte)) func() (answer func(*bufio.Writer), release func())
 
 // call is one request that is not answered yet.
 type call struct {
@@ -201,13 +202,14 @@ func (s *stdio) run(c *call, handle handler) {
 	s.mu.Lock()
 	c.cancel = cancel
 	s.mu.Unlock()
-	go func() {
-		answer, release := handle(ctx, func(line []byte) {
-			_ = s.writeLine(func(out *bufio.Writer) error { // the first error is kept
-				out.Write(line)
-				return out.WriteByte('\n')
-			})
+	carryOut := handle(ctx, func(line []byte) {
+		_ = s.writeLine(func(out *bufio.Writer) error { // the first error is kept
+			out.Write(line)
+			return out.WriteByte('\n')
 		})
+	})
+	go func() {
+		answer, release := carryOut()
 		cancelled := ctx.Err() != nil
 		cancel()
 		s.mu.Lock()

@@ -602,6 +602,13 @@ func (r *Relay) Call(ctx context.Context, call RelayCall) (RelayAnswer, error) {
 	if err != nil {
 		return RelayAnswer{}, err
 	}
+	return p.Answer(ctx)
+}
+
+// Answer waits for the judgement of a call to a hosted server and, when it is
+// allowed, for what the server answers. It is Call after Begin.
+func (p *RelayPending) Answer(ctx context.Context) (RelayAnswer, error) {
+	r := p.relay
 	verdict, err := p.Verdict(ctx)
 	if err != nil {
 		return RelayAnswer{}, err
