@@ -311,7 +311,7 @@ func (p *hostProcess) started(m *hostv1.Started) {
 // listed takes what the server offers from now on.
 func (p *hostProcess) listed(o *offer) {
 	first := p.offer.Swap(o) == nil
-	if p.h.d.offered(p.key.subject, p.key.server, o, true) || first {
+	if p.h.d.offered(p.key.subject, p.key.server, o, &p.server) || first {
 		p.h.d.hub.listChanged()
 	}
 	p.mu.Lock()

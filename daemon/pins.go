@@ -320,16 +320,19 @@ func (os *offers) forget(server string) {
 }
 
 // offered takes what a server says that it offers, and tells the operator when
-// something of it is not trusted. Of a server that was added only its own process
-// is believed. It reports whether that is something else than was known before.
-func (d *Daemon) offered(subject, server string, o *offer, hosted bool) (other bool) {
+// something of it is not trusted. by is the server whose process says so; nil: an
+// agent does. Of a server that was added only a process of that very server is
+// believed, and not one that a removed one of its name has left. It reports whether
+// that is something else than was known before.
+func (d *Daemon) offered(subject, server string, o *offer, by *grants.Server) (other bool) {
 	st := d.state()
-	if s, added := st.server(server); added && s.Hosted != hosted {
+	var untrusted []string
+	alone, hosted := "", by != nil
+	st.mu.RLock()
+	if s, added := st.servers[server]; hosted && (!added || !same(s, *by)) || !hosted && added && s.Hosted {
+		st.mu.RUnlock()
 		return false
 	}
-	var untrusted []string
-	alone := ""
-	st.mu.RLock()
 	for _, t := range st.toolStates(server, o) {
 		if t.untrusted() {
 			untrusted = append(untrusted, t.name)
@@ -339,8 +342,8 @@ func (d *Daemon) offered(subject, server string, o *offer, hosted bool) (other b
 	if !hosted && !st.trustedLocked(server) { // judged by policy alone
 		untrusted = nil
 	}
+	other, tell := d.offers.see(server, o, !hosted, untrusted, d.clock.now()) // before a removal forgets
 	st.mu.RUnlock()
-	other, tell := d.offers.see(server, o, !hosted, untrusted, d.clock.now())
 	if !tell {
 		return other
 	}

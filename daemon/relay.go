@@ -1008,7 +1008,7 @@ func (s *relay) listed(m *brokerv1.RelayListed) error {
 	s.mu.Lock()
 	s.offer = o
 	s.mu.Unlock()
-	s.d.offered(s.run.subject, s.server, o, false)
+	s.d.offered(s.run.subject, s.server, o, nil)
 	select {
 	case s.heard <- struct{}{}:
 	default:
