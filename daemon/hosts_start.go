@@ -68,6 +68,7 @@ func (h *hosts) spawn(k hostKey, server grants.Server, r *run, o *operatorStart,
 
 // begun is spawn without the entry of how it ended.
 func (h *hosts) begun(ctx context.Context, k hostKey, server grants.Server, r *run, o *operatorStart, disclosed string) (*hostProcess, error) {
+	st := h.d.state()
 	start, used, err := h.prepare(ctx, server, r, o, disclosed)
 	defer wipeStart(start)
 	if err != nil {
@@ -76,6 +77,11 @@ func (h *hosts) begun(ctx context.Context, k hostKey, server grants.Server, r *r
 	p, err := h.launch(k, server)
 	if err != nil {
 		return nil, hostGone(causeServerFailed, "sb-mcp host cannot be started: %v", err)
+	}
+	if h.d.state() != st { // a lock that came before there was a process has not ended it
+		p.kill()
+		<-p.done
+		return nil, hostGone(causeLocked, "the vault was locked")
 	}
 	p.secrets, p.disclosed = used, disclosed
 	if r != nil {
@@ -341,6 +347,11 @@ func (h *hosts) launch(k hostKey, server grants.Server) (*hostProcess, error) {
 		h.mu.Lock()
 		delete(h.alive, p)
 		h.mu.Unlock()
+		if st := h.d.state(); st.open {
+			if _, exists := st.server(k.server); !exists { // a later one of its name has lines of its own
+				h.logs.forget(k.server)
+			}
+		}
 		close(p.done)
 	})
 	return p, nil

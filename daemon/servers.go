@@ -97,6 +97,7 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 			switch {
 			case kind == kindServerAdd: // what an agent said of one that it wrapped
 				d.offers.forget(server.Name)
+				d.hosts.logs.forget(server.Name)
 			case another: // nothing is run the old way any more
 				delete(st.servers, server.Name)
 			}
