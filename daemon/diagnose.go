@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -25,6 +27,7 @@ type plan struct {
 	cause     string        // of vault.accept; empty: there is nothing to accept
 	above     uint64        // the accepted generation is above this one
 	spent     []grants.Grant
+	answers   []consent // that stand, and do not any more
 	moveHead  bool
 	newSlot   string // kind of a new key slot, instead of one whose key is lost; empty: none
 	forget    bool   // the operator's passphrase
@@ -196,7 +199,12 @@ func (p *plan) headOutside(x *examination) {
 
 // accept plans the mutation that accepts.
 func (p *plan) accept(x *examination, cause string) {
+	noted := p.cause != ""
 	p.cause = cause
+	p.answers = slices.SortedFunc(maps.Values(x.inForce.consents), func(a, b consent) int { return cmp.Compare(a.id, b.id) })
+	if n := len(p.answers); n > 0 && !noted { // some may have been taken back since
+		p.note("lost: %d standing approvals; a person is asked again", n)
+	}
 	p.above = max(x.state.Generation, x.log.highest())
 	if cause != causeRestored && !p.keepVault { // a backup is still there
 		p.keepVault = true

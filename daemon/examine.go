@@ -86,7 +86,10 @@ func (o *Offline) openedVault(ctx context.Context, x *examination) error {
 		}
 	}
 	x.state = v.State()
-	if x.inForce, err = load(v, nil); err != nil {
+	if x.inForce, err = load(v, map[string]uint64{}); err != nil {
+		return err
+	}
+	if err := x.inForce.recount(x.state.Meters, nil); err != nil {
 		return err
 	}
 	x.restored, err = readRestored(v)

@@ -235,12 +235,20 @@ func (r *recovery) accept(ctx context.Context) error {
 	r.reached("marked")
 	e := r.entry(kindVaultAccept)
 	e.Cause = r.cause
-	j := &offlineJournal{journal: journal{ctx: ctx, d: r.d, change: change{effects: []*audit.Entry{e}}, st: newState()}, reached: r.reached}
+	effects := []*audit.Entry{e}
+	for _, c := range r.answers {
+		e := r.entry(kindApprovalVoid)
+		e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.ApprovalDenied), r.cause
+		effects = append(effects, c.entry(*e))
+		delete(marks.Uses, c.id)
+	}
+	void := withdrawal(r.answers, effects)
+	j := &offlineJournal{journal: journal{ctx: ctx, d: r.d, change: change{effects: effects}, st: newState()}, reached: r.reached}
 	err = r.d.vault.Accept(j, r.above+1, marks, func(tx *vault.Tx) error {
 		if err := tx.Delete(bucketDaemon, rowRestored); err != nil && !errors.Is(err, vault.ErrNotFound) {
 			return err
 		}
-		return nil
+		return void.write(tx)
 	})
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/place"
 	"subjectbroker/proto/recovery"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 )
 
@@ -302,6 +303,33 @@ func TestRecoverLog(t *testing.T) {
 			sound(t, d.Home)
 		})
 	}
+}
+
+// An answer that stood does not stand in what was accepted: it may have been taken
+// back, or used, in what was lost.
+func TestRecoverEndsStandingApprovals(t *testing.T) {
+	t.Parallel()
+	d := daemontest.Launch(t, daemontest.Options{Spoiled: true, ApprovalWait: impatient})
+	d.Authenticate()
+	d.Put("readme", "hello")
+	d.AddSubject("worker")
+	d.Grant("worker", "read:readme", daemontest.Gated)
+	id := pending(t, d.Open("worker"), "readme")
+	_, reason := decide(t, d, &operatorv1.DecideApprovalRequest{ApprovalId: id, Approve: true, Scope: "uses", Uses: 5})
+	equal(t, "approving", reason, wire.Allowed)
+	equal(t, "reading", d.Open("worker").Refused("readme"), wire.Allowed)
+	equal(t, "standing approvals", len(consents(t, d)), 1)
+	d.Kill()
+	remove(t, place.AuditDir(d.Home))
+	recovered(t, d.Home, "lost: 1 standing approvals; a person is asked again")
+	sound(t, d.Home)
+	d.Start()
+	equal(t, "their end", words(d.Entries("approval.void")), "approval.void deny LOG_SET_ASIDE")
+	d.Authenticate()
+	equal(t, "standing approvals afterwards", len(consents(t, d)), 0)
+	equal(t, "reading afterwards", d.Open("worker").Refused("readme"), wire.ApprovalPending)
+	d.Stop()
+	sound(t, d.Home)
 }
 
 // P3: a matching older pair is noticed by the head outside the home.
