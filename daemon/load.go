@@ -128,6 +128,8 @@ func (r *reconciliation) follow(e audit.Entry) {
 		if e.Count > 0 {
 			r.uses[e.ApprovalID] = max(r.uses[e.ApprovalID], e.Count)
 		}
+	case kindApprovalVoid, kindApprovalExpire: // of an answer that stood: nothing counts it any more
+		delete(r.uses, e.ApprovalID)
 	}
 }
 

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -219,19 +220,22 @@ func (m *meters) push(e *meterEvent) {
 }
 
 // judge judges a call by what was counted so far, and counts nothing.
-func (m *meters) judge(who meterEvent, policy *rules.Compiled, call rules.Call) (verdict rules.Verdict) {
+func (m *meters) judge(who meterEvent, policy *rules.Compiled, call rules.Call) rules.Verdict {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := m.live.of(who.subject, who.server)
-	t.on(t.session(who.launch, policy.LimitsVersion()), func(meter *rules.Meter) {
-		killed := meter.KilledBy
-		if killed == "" { // by another session
-			meter.KilledBy = t.killedBy
+	// Whoever judges may still look at a policy that was replaced: what is counted
+	// under the new one stays as it is.
+	meter := &rules.Meter{}
+	if t := m.live[policyKey{who.subject, who.server}]; t != nil {
+		if s := t.sessions[who.launch]; s != nil && s.meter != nil && s.limits == policy.LimitsVersion() {
+			meter = s.meter
 		}
-		verdict = policy.Judge(meter, call)
-		meter.KilledBy = killed
-	})
-	return verdict
+		meter.Spent = t.spent
+		killed := meter.KilledBy
+		defer func() { meter.KilledBy = killed }()
+		meter.KilledBy = cmp.Or(killed, t.killedBy) // by another session
+	}
+	return policy.Judge(meter, call)
 }
 
 // taken is what a call that is being forwarded took.
