@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"subjectbroker/audit"
 	"subjectbroker/daemon/daemontest"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
@@ -88,4 +90,20 @@ func TestHostileNames(t *testing.T) {
 func maskOf(d *daemontest.Daemon, run *daemontest.Run, name string) string {
 	run.Refused(name)
 	return last(d, "acquire").ResourceID
+}
+
+// What stands in for such a name means something in one vault alone, before and
+// after a restart: whoever reads the log cannot try names against it.
+func TestMasksAreOfOneVault(t *testing.T) {
+	var masks []string
+	for range 2 {
+		d := daemontest.Start(t)
+		d.AddSubject("worker")
+		mask := maskOf(d, d.Open("worker"), "a b")
+		d.Restart()
+		equal(t, "mask after a restart", maskOf(d, d.Open("worker"), "a b"), mask)
+		masks = append(masks, mask)
+	}
+	equal(t, "the same mask in two vaults", masks[0] == masks[1], false)
+	equal(t, "a mask that anybody can make", slices.Contains(masks, audit.Mask(make([]byte, 32), "a b")), false)
 }

@@ -322,7 +322,8 @@ func (d *Daemon) enter(operator bool) error {
 		return err
 	}
 	defer key.Wipe()
-	d.correlate.Store((*[32]byte)(key))
+	kept := [32]byte(key) // a copy: key is wiped
+	d.correlate.Store(&kept)
 	vaultState := d.vault.State()
 	d.clock.raise(vaultState.HighWater)
 	if n := d.unrecorded.Swap(0); n > 0 {
