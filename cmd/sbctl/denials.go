@@ -18,6 +18,10 @@ func (denialsCmd) Help() string {
 	return `Denials grouped by subject, capability and true cause, newest first. The subject
 itself was told ACCESS_DENIED and nothing else.
 
+A call of a tool is call:SERVER/tool, and call:SERVER/* where it was the server as a
+whole. Of those that a policy or a person refused, the agent was told so. A message
+to a server that calls no tool is method:SERVER/method.
+
 Examples:
   sbctl denials --since 1h
   sbctl denials --subject worker -o json`

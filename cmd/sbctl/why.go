@@ -24,9 +24,13 @@ func (whyCmd) Help() string {
 and commands that would mend it, ready to paste. Nothing is changed; whether the
 subject should have it is yours to say.
 
+"now" is how the same would be judged now; it is left out where that depends on the
+arguments of a call, on what was called before, or on a person.
+
 Examples:
   sbctl why
-  sbctl why worker design-doc`
+  sbctl why worker design-doc
+  sbctl why coder call:github/search`
 }
 
 type whyView struct {

@@ -222,6 +222,7 @@ func (k *knowledge) mendCall(d *operatorv1.DenialGroup) (near string, commands [
 		return c.near(), c.trust(), true
 	case causeSecretDenied, causeSecretMissing:
 		return "", k.mendSecrets(), true
+	default:
 	}
 	switch {
 	case before == stoppedBy, why == causeServerKilled:
@@ -238,8 +239,9 @@ func (k *knowledge) mendCall(d *operatorv1.DenialGroup) (near string, commands [
 		return "", c.revive(subject), true
 	case causeServerBusy:
 		return "", [][]string{{"server", "show", c.server}}, true
+	default:
+		return "", nil, false
 	}
-	return "", nil, false
 }
 
 // mendNoCall grants a call, with what else it would be refused for then.
@@ -361,10 +363,12 @@ func (k *knowledge) mendApproval(d *operatorv1.DenialGroup) (commands [][]string
 	case causeTooMany, causeUnanswered, causeUnused, causeVoid, causeWithdrawn, causeGatedUse, causeGrantChanged, causePinChanged,
 		causePolicyChanged, causeContentChanged, causeServerChanged:
 		return [][]string{{"approvals", "list"}}, true
+	default:
 	}
 	switch wire.Reason(d.GetReasonCode()) {
 	case wire.ApprovalExpired, wire.ApprovalPending:
 		return [][]string{{"approvals", "list"}}, true
+	default:
+		return nil, false
 	}
-	return nil, false
 }
