@@ -153,6 +153,7 @@ func TestMendCall(t *testing.T) {
 		{name: "mistyped tool", capability: "call:github/serch", cause: "NO_GRANT", known: hosted, near: "search", want: []string{"grant coder call:github/search"}},
 		{name: "mistyped server, which an agent may wrap", capability: "call:githup/search", cause: "NO_GRANT", near: "github", want: []string{"grant coder call:githup/search"}},
 		{name: "a server as a whole", capability: "call:github/*", cause: "NO_GRANT", known: hosted, want: []string{"grant coder call:github/*"}},
+		{name: "a server of which something is granted since", capability: "call:github/*", cause: "NO_GRANT", known: &operatorv1.Server{Name: "github", Hosted: true, Subjects: []string{"coder"}}},
 		{
 			name: "not granted, and neither is its secret", capability: "call:github/search", cause: "NO_GRANT", known: hosted, secrets: []*group{refused("use:token", "NO_GRANT")},
 			want: []string{"grant coder call:github/search", "grant coder use:token"},
