@@ -83,6 +83,9 @@ func (d *Daemon) endCard(c *card, judge func() (cardState, string)) {
 		a.mu.Unlock()
 		return
 	}
+	if c.state == cardApproved && c.scope != scopeOnce { // the answer stands, and its end is told on its own
+		to, cause = cardSettled, ""
+	}
 	c.cause = cause
 	a.set(c, to)
 	a.mu.Unlock()

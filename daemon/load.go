@@ -128,8 +128,10 @@ func (r *reconciliation) follow(e audit.Entry) {
 		if e.Count > 0 {
 			r.uses[e.ApprovalID] = max(r.uses[e.ApprovalID], e.Count)
 		}
-	case kindApprovalVoid, kindApprovalExpire: // of an answer that stood: nothing counts it any more
-		delete(r.uses, e.ApprovalID)
+	case kindApprovalVoid, kindApprovalExpire:
+		if e.Generation > 0 { // of an answer that stood, and not of a request: nothing counts it any more
+			delete(r.uses, e.ApprovalID)
+		}
 	}
 }
 
