@@ -263,7 +263,7 @@ func (o operator) applying(ctx context.Context, st *state, want *policy.Document
 	if len(changes) == 0 {
 		return all, nil
 	}
-	b := &builder{o: o, st: st, at: at}
+	b := &builder{o: o, st: st, at: at, changes: changes}
 	for _, c := range changes {
 		if err := b.add(ctx, c, want, records); err != nil {
 			return change{}, err
@@ -277,11 +277,17 @@ type builder struct {
 	o        operator
 	st       *state
 	at       reading
+	changes  []policy.Change // all of them
 	effects  []*audit.Entry
 	writes   []func(*vault.Tx) error
 	restrict []func(*state)
 	permit   []func(*state)
 	after    []func()
+}
+
+// removes reports whether one of the changes removes something.
+func (b *builder) removes(what, name string) bool {
+	return slices.ContainsFunc(b.changes, func(c policy.Change) bool { return c.Verb == policy.Remove && c.What == what && c.Name == name })
 }
 
 func (b *builder) take(c change) {
@@ -324,6 +330,9 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 		b.take(b.o.toolChange(ctx, c.Tool))
 	case c.What == policy.AProfile && c.Verb == policy.Remove:
 		b.take(b.o.profileRemoval(ctx, c.Profile))
+		b.take(b.o.answersRemoval(ctx, b.st, causeProfileRemoved, func(k cardKey) bool { // a later one inherits none
+			return k.profile == c.Name && !b.removes(policy.AServer, k.server) // whose answers go with it
+		}))
 	case c.What == policy.AProfile:
 		if c.Verb == policy.Add {
 			c.Profile.Created = b.at.now.UTC().Truncate(time.Millisecond)

@@ -91,11 +91,12 @@ type cardKey struct {
 // makes anew: how often a person was asked is counted by it.
 type cardTopic struct {
 	subject, server, tool, resource string
+	born                            int64      // of the subject: a later one of its name is another one
 	argsDigest                      audit.Hash // zero: whatever the arguments
 }
 
 func (k cardKey) topic() cardTopic {
-	return cardTopic{k.subject, k.server, k.tool, k.resource, k.argsDigest}
+	return cardTopic{k.subject, k.server, k.tool, k.resource, k.born, k.argsDigest}
 }
 
 // anyArguments is the same tool with whatever arguments.

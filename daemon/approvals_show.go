@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -49,13 +50,16 @@ func (d *Daemon) show(c *card, g *gateAsk) {
 		c.pinState = pinUntrusted
 	}
 	server, _ := st.server(g.server)
-	secrets := d.secretsOf(server)
+	st.mu.RLock()
+	names := slices.DeleteFunc(server.Secrets(), func(name string) bool { return !st.given(&server, name) })
+	st.mu.RUnlock()
+	secrets := d.secretsOf(names)
 	defer func() {
 		for _, secret := range secrets {
 			clear(secret)
 		}
 	}()
-	for _, name := range server.Secrets() {
+	for _, name := range names {
 		st.mu.RLock()
 		owner := st.catalog[name].owner
 		st.mu.RUnlock()
@@ -81,12 +85,12 @@ func (s *state) disclosesContent(name string, use bool) disclosure {
 	return disclosure{words + to, f.owner}
 }
 
-// secretsOf are the contents that a server has, so that they are not shown where an
-// agent has got hold of one. The caller wipes them. What cannot be read is not
+// secretsOf are the contents that a server is given, so that they are not shown where
+// an agent has got hold of one. The caller wipes them. What cannot be read is not
 // there: the server has not got it either.
-func (d *Daemon) secretsOf(server grants.Server) (all [][]byte) {
+func (d *Daemon) secretsOf(names []string) (all [][]byte) {
 	_ = d.vault.View(func(tx *vault.Tx) error {
-		for _, name := range server.Secrets() {
+		for _, name := range names {
 			record, err := tx.Record(name)
 			if err != nil || record.File != nil {
 				continue

@@ -7,6 +7,8 @@ import (
 	"subjectbroker/audit"
 	"subjectbroker/grants"
 	"subjectbroker/grants/rules"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 )
 
 // What the process of a server says counts as long as that server is there: one that
@@ -56,8 +58,9 @@ func TestUsesGoWithTheAnswer(t *testing.T) {
 		for _, id := range []string{"one", "two"} {
 			r.follow(audit.Entry{Kind: kindApprovalRun, ApprovalID: id, Count: 3})
 		}
-		r.follow(audit.Entry{Kind: kind, ApprovalID: "one"})
-		r.follow(audit.Entry{Kind: kind, ApprovalID: "earlier"})
+		r.follow(audit.Entry{Kind: kind, ApprovalID: "one", Generation: 7})
+		r.follow(audit.Entry{Kind: kind, ApprovalID: "earlier", Generation: 7})
+		r.follow(audit.Entry{Kind: kind, ApprovalID: "two"}) // a request of that id
 		if len(r.uses) != 1 || r.uses["two"] != 3 {
 			t.Errorf("after %s: %v", kind, r.uses)
 		}
@@ -87,5 +90,53 @@ func TestJudgingByAnOlderPolicy(t *testing.T) {
 		if v, _ := m.take(who, newer, call, lets); v.Outcome != want {
 			t.Errorf("call %d: %v by %s, want %v", i, v.Outcome, v.Policy, want)
 		}
+	}
+}
+
+// That a person was asked too often is not held against a later subject of the name.
+func TestLaterSubjectIsAskedFor(t *testing.T) {
+	k := newDesk(t, t.TempDir())
+	for range quietAfter {
+		k.deny(k.pending(`{}`))
+	}
+	k.run = k.open("worker")
+	if answer := k.gate(k.ask(`{}`)); answer.cause != causeQuiet {
+		t.Fatalf("after %d refusals it is %d %s", quietAfter, answer.outcome, answer.cause)
+	}
+	st := k.state()
+	st.mu.Lock()
+	worker, _ := st.set.Subject("worker")
+	worker.Created = worker.Created.Add(time.Second)
+	st.mustPutSubject(worker)
+	st.mu.Unlock()
+	k.run = k.open("worker")
+	k.pending(`{}`)
+}
+
+// A request whose answer stands ends without a word: what the log says of its id is
+// about the answer.
+func TestEndOfARequestIsNotThatOfItsAnswer(t *testing.T) {
+	for name, end := range map[string]func(k *desk){
+		"in time": func(k *desk) { k.offset.Store(int64(approvalLife)); k.sweep() },
+		"the run's": func(k *desk) {
+			k.must(nil, k.endRuns(wire.RunEnded, "TEST", func(*run) bool { return true }))
+			k.sweep()
+		},
+		"a stop's": func(k *desk) { k.voidCards(causeStopped) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newDesk(t, t.TempDir())
+			stands, once := k.pending(`{}`), k.pending(`{"n":1}`)
+			k.decide(&operatorv1.DecideApprovalRequest{ApprovalId: stands, Approve: true, Scope: scopeUses, Uses: 5})
+			k.approve(once)
+			end(k)
+			ends := map[string]int{}
+			for _, e := range k.entries(kindApprovalVoid, kindApprovalExpire) {
+				ends[e.ApprovalID]++
+			}
+			if ends[stands] != 0 || ends[once] != 1 {
+				t.Errorf("%d ends of the one whose answer stands, %d of the one for once", ends[stands], ends[once])
+			}
+		})
 	}
 }

@@ -78,7 +78,7 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 		kind, server.Created = kindServerSet, before.Created
 		another = !same(before, server)
 	} else {
-		wrapped = joined(o.pinsRemoval(ctx, st.pinned(server.Name)), o.answersRemoval(ctx, st, server.Name))
+		wrapped = joined(o.pinsRemoval(ctx, st.pinned(server.Name)), o.serverAnswers(ctx, st, server.Name))
 	}
 	uid := callerOf(ctx).UID
 	server.By = &uid
@@ -112,7 +112,7 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 // changes of its own: see serverGrants.
 func (o operator) serverRemoval(ctx context.Context, st *state, name string) change {
 	d := o.d
-	forgotten := joined(o.pinsRemoval(ctx, st.pinned(name)), o.answersRemoval(ctx, st, name))
+	forgotten := joined(o.pinsRemoval(ctx, st.pinned(name)), o.serverAnswers(ctx, st, name))
 	_, added := st.servers[name]
 	e := o.entry(ctx, kindServerRemove)
 	e.Server = name
@@ -134,11 +134,16 @@ func (o operator) serverRemoval(ctx context.Context, st *state, name string) cha
 	}
 }
 
-// answersRemoval takes the standing approvals of calls to a server out of force.
-func (o operator) answersRemoval(ctx context.Context, st *state, name string) change {
+// serverAnswers takes the standing approvals of calls to a server out of force.
+func (o operator) serverAnswers(ctx context.Context, st *state, name string) change {
+	return o.answersRemoval(ctx, st, causeServerGone, func(k cardKey) bool { return k.server == name })
+}
+
+// answersRemoval takes the standing approvals that match says out of force.
+func (o operator) answersRemoval(ctx context.Context, st *state, cause string, match func(cardKey) bool) change {
 	var gone []consent
 	for _, c := range st.consents {
-		if c.key.server == name {
+		if match(c.key) {
 			gone = append(gone, c)
 		}
 	}
@@ -146,7 +151,7 @@ func (o operator) answersRemoval(ctx context.Context, st *state, name string) ch
 	var effects []*audit.Entry
 	for _, c := range gone {
 		e := c.entry(*o.entry(ctx, kindApprovalVoid))
-		e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.ApprovalDenied), causeServerGone
+		e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.ApprovalDenied), cause
 		effects = append(effects, e)
 	}
 	return withdrawal(gone, effects)
