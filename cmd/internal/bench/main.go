@@ -4,6 +4,8 @@
 //	make bench            everything
 //	make bench BENCH=-quick          the same in well under a minute, less exact
 //	make bench BENCH='-only shim'    figures whose name contains a word
+//	make bench BENCH='-only tools -server "node FILE stdio" -tool echo -arguments {\"message\":\"x\"}'
+//	                                 calls of a real MCP server instead of our own
 //
 // A figure is a ratio: value over limit. The limit is what cannot be left out:
 // appending a line and waiting for the disk, an empty call over the same kind
@@ -71,6 +73,13 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	strict := flags.Bool("strict", false, "exit 1 when a figure does not hold")
 	only := flags.String("only", "", "measure groups whose name contains this `word`")
 	bin := flags.String("bin", "bin", "`directory` of the three programs")
+	var real served
+	flags.Func("server", "in group tools, call this `command` instead of our own server: its words, separated by blanks", func(words string) error {
+		real.command = strings.Fields(words)
+		return nil
+	})
+	flags.StringVar(&real.tool, "tool", "", "`name` of its tool that is called")
+	flags.StringVar(&real.arguments, "arguments", "{}", "`JSON` of the arguments")
 	dir := flags.String("dir", "", "`directory` for homes and logs, on the disk to be measured (default: the system's)")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -81,6 +90,10 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	defer os.RemoveAll(b.dir)
+	if b.served = ourTools(b.self); len(real.command) > 0 {
+		real.shows = `"result"`
+		b.served = real
+	}
 	fmt.Fprintf(stdout, "%s/%s, %d processors, %s\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 	code := 0
 	for _, group := range groups {
@@ -121,10 +134,11 @@ var groups = []struct {
 
 // settings are where and how much to measure.
 type settings struct {
-	bin   string // directory of the three programs
-	dir   string // temporary, removed at the end
-	self  string // this program, for its hidden modes
-	quick bool
+	bin    string // directory of the three programs
+	dir    string // temporary, removed at the end
+	self   string // this program, for its hidden modes
+	quick  bool
+	served served // what is called in the group tools
 }
 
 func newBench(bin, dir string, quick bool) (*settings, error) {

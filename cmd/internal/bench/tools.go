@@ -34,8 +34,8 @@ const (
 	fetchTime  = 5 * time.Millisecond
 )
 
-// toolsClients is how many agents call at once, each with a server of its own as
-// stdio has it.
+// toolsClients is how many agents call at once. Each has a server of its own, as
+// stdio has it; of a hosted one they share the process.
 const toolsClients = 8
 
 // measureTools has calls of an MCP server's tool: directly, through sb-mcp wrap,
@@ -46,7 +46,7 @@ func measureTools(ctx context.Context, s *settings) ([]figure, error) {
 		return nil, err
 	}
 	defer b.stop()
-	if err := b.addServers(ctx, s.self); err != nil {
+	if err := b.addServers(ctx, s.served.command); err != nil {
 		return nil, err
 	}
 	figures, err := s.measureOneCaller(ctx, b)
@@ -80,7 +80,7 @@ func (s *settings) measureOneCaller(ctx context.Context, b *broker) ([]figure, e
 		return nil, err
 	}
 	defer pipe.stop()
-	direct, err := greeted(start(ctx, s.self, asTools))
+	direct, err := greeted(start(ctx, s.served.command[0], s.served.command[1:]...))
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (s *settings) measureOneCaller(ctx context.Context, b *broker) ([]figure, e
 	var syncs, empties, pipes, directs, groups, stricts, hosteds samples
 	for i := range s.pick(4000, 300) {
 		id := 10 + i
-		line := callLine(id, lookupTool)
+		line := s.served.line(id, s.served.tool)
 		for _, turn := range []struct {
 			to   *samples
 			call func() error
@@ -112,10 +112,10 @@ func (s *settings) measureOneCaller(ctx context.Context, b *broker) ([]figure, e
 			{&syncs, disk.once},
 			{&empties, func() error { return empty.call(ctx) }},
 			{&pipes, func() error { _, err := pipe.ask(line, anything); return err }},
-			{&directs, func() error { return look(direct, id, lookupTool) }},
-			{&groups, func() error { return look(grouped, id, lookupTool) }},
-			{&stricts, func() error { return look(strict, id, lookupTool) }},
-			{&hosteds, func() error { return look(hosted, id, hostedServer+"_"+lookupTool) }},
+			{&directs, func() error { return s.served.look(direct, id, s.served.tool) }},
+			{&groups, func() error { return s.served.look(grouped, id, s.served.tool) }},
+			{&stricts, func() error { return s.served.look(strict, id, s.served.tool) }},
+			{&hosteds, func() error { return s.served.look(hosted, id, hostedServer+"_"+s.served.tool) }},
 		} {
 			if err := timed(turn.to, turn.call); err != nil {
 				return nil, err
@@ -151,7 +151,7 @@ func (s *settings) measureOneCaller(ctx context.Context, b *broker) ([]figure, e
 // measureCallers has several agents at once.
 func (s *settings) measureCallers(ctx context.Context, b *broker) ([]figure, error) {
 	ways := []*way{
-		{open: func() (*process, error) { return greeted(start(ctx, s.self, asTools)) }},
+		{open: func() (*process, error) { return greeted(start(ctx, s.served.command[0], s.served.command[1:]...)) }},
 		{open: func() (*process, error) { return s.wrap(ctx, b, wrappedGrouped) }},
 		{open: func() (*process, error) { return s.wrap(ctx, b, wrappedStrict) }},
 		{open: func() (*process, error) { return s.shim(ctx, b) }, prefix: hostedServer + "_"},
@@ -169,11 +169,14 @@ func (s *settings) measureCallers(ctx context.Context, b *broker) ([]figure, err
 	}
 	rounds := s.pick(5, 1)
 	span := time.Duration(s.pick(1000, 400)) * time.Millisecond
-	tools := []string{lookupTool, fetchTool}
+	tools := []string{s.served.tool}
+	if s.served.slow != "" {
+		tools = append(tools, s.served.slow)
+	}
 	for range rounds {
 		for _, tool := range tools { // in turns, so that each sees the same machine
 			for _, way := range ways {
-				rate, err := way.flood(ctx, tool, span)
+				rate, err := way.flood(ctx, &s.served, tool, span)
 				if err != nil {
 					return nil, err
 				}
@@ -190,15 +193,19 @@ func (s *settings) measureCallers(ctx context.Context, b *broker) ([]figure, err
 		}
 	}
 	const direct = "the direct servers"
-	waits := fmt.Sprintf("%s, of a tool that takes %v", direct, fetchTime)
-	return []figure{
-		beside("wrapped calls a second, grouped", ways[1], lookupTool, direct, 0.6),
-		beside("wrapped calls a second, strict", ways[2], lookupTool, direct, 0),
-		beside("hosted calls a second, strict", ways[3], lookupTool, direct, 0),
-		beside("wrapped calls a second, grouped", ways[1], fetchTool, waits, 0),
-		beside("wrapped calls a second, strict", ways[2], fetchTool, waits, 0),
-		beside("hosted calls a second, strict", ways[3], fetchTool, waits, 0),
-	}, nil
+	figures := []figure{
+		beside("wrapped calls a second, grouped", ways[1], s.served.tool, direct, 0.6),
+		beside("wrapped calls a second, strict", ways[2], s.served.tool, direct, 0),
+		beside("hosted calls a second, strict", ways[3], s.served.tool, direct, 0),
+	}
+	if slow := s.served.slow; slow != "" {
+		waits := fmt.Sprintf("%s, of a tool that takes %v", direct, fetchTime)
+		figures = append(figures,
+			beside("wrapped calls a second, grouped", ways[1], slow, waits, 0),
+			beside("wrapped calls a second, strict", ways[2], slow, waits, 0),
+			beside("hosted calls a second, strict", ways[3], slow, waits, 0))
+	}
+	return figures, nil
 }
 
 // way is how agents reach the same server.
@@ -217,12 +224,12 @@ type agent struct {
 
 // flood has all agents call a tool for a span of time, and returns the calls a
 // second.
-func (w *way) flood(ctx context.Context, tool string, span time.Duration) (float64, error) {
+func (w *way) flood(ctx context.Context, by *served, tool string, span time.Duration) (float64, error) {
 	calls := make([]func(context.Context) error, 0, len(w.agents))
 	for _, a := range w.agents {
 		calls = append(calls, func(context.Context) error {
 			a.id++
-			return look(a.server, a.id, w.prefix+tool)
+			return by.look(a.server, a.id, w.prefix+tool)
 		})
 	}
 	var took samples
@@ -287,11 +294,15 @@ func (s *settings) measureJudge() ([]figure, error) {
 
 // addServers applies a document with a policy around each wrapped server and a
 // hosted server, and trusts that.
-func (b *broker) addServers(ctx context.Context, self string) error {
+func (b *broker) addServers(ctx context.Context, command []string) error {
+	words, err := json.Marshal(command) // a list of YAML, too
+	if err != nil {
+		return err
+	}
 	document := fmt.Sprintf(`version: 1
 subjects: {%[1]s: {}}
 servers:
-  %[2]s: {command: [%[5]q, %[6]q]}
+  %[2]s: {command: %[5]s}
 policies:
 - subject: %[1]s
   server: %[3]s
@@ -304,7 +315,7 @@ grants:
 - {subject: %[1]s, capability: "call:%[2]s/*"}
 - {subject: %[1]s, capability: "call:%[3]s/*"}
 - {subject: %[1]s, capability: "call:%[4]s/*"}
-`, subject, hostedServer, wrappedGrouped, wrappedStrict, self, asTools)
+`, subject, hostedServer, wrappedGrouped, wrappedStrict, words)
 	const limits = `
     limits: {max_tool_calls: 1000000000, rate_limit: {calls_per_window: 10000, window_seconds: 1}}
     security:
@@ -324,8 +335,8 @@ grants:
 
 // wrap starts sb-mcp wrap around this program as a server, and shakes hands.
 func (s *settings) wrap(ctx context.Context, b *broker, server string) (*process, error) {
-	return greeted(start(ctx, filepath.Join(s.bin, "sb-mcp"), "wrap", "--subject", subject, "--server", server,
-		"--home", b.home, "--", s.self, asTools))
+	args := []string{"wrap", "--subject", subject, "--server", server, "--home", b.home, "--"}
+	return greeted(start(ctx, filepath.Join(s.bin, "sb-mcp"), append(args, s.served.command...)...))
 }
 
 // greeted shakes hands with a server that was started.
@@ -343,20 +354,33 @@ func greeted(p *process, err error) (*process, error) {
 // lookupArguments are of the size of a small real call.
 const lookupArguments = `{"word":"subject","language":"en","options":{"limit":20,"fuzzy":false,"fields":["title","body"]}}`
 
-func callLine(id int, tool string) []byte {
-	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`+"\n", id, tool, lookupArguments)
-}
-
 // meaning is in each answer.
 const meaning = "who or what is spoken of"
 
+// served is the server that is called.
+type served struct {
+	command         []string
+	tool, arguments string
+	shows           string // in each answer
+	slow            string // tool that takes [fetchTime]; empty: none
+}
+
+// ourTools is this program as a server.
+func ourTools(self string) served {
+	return served{command: []string{self, asTools}, tool: lookupTool, arguments: lookupArguments, shows: meaning, slow: fetchTool}
+}
+
+func (s *served) line(id int, tool string) []byte {
+	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`+"\n", id, tool, s.arguments)
+}
+
 // look calls a tool and insists on its answer.
-func look(p *process, id int, tool string) error {
-	answer, err := p.ask(callLine(id, tool), answersID(id))
+func (s *served) look(p *process, id int, tool string) error {
+	answer, err := p.ask(s.line(id, tool), answersID(id))
 	if err != nil {
 		return err
 	}
-	if !bytes.Contains(answer, []byte(meaning)) {
+	if !bytes.Contains(answer, []byte(s.shows)) || bytes.Contains(answer, []byte(`"isError":true`)) {
 		return fmt.Errorf("%s was answered with %.300s", tool, answer)
 	}
 	return nil
