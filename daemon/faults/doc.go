@@ -18,7 +18,7 @@
 //	disk.go       an ext4 in a file: cut, frozen, full, read-only
 //	strace.go     faults at system calls of a running process
 //	stepper.go    a kill before the n-th call that changes the disk
-//	verbs.go      every RPC that changes something, as a table
+//	verbs.go      every RPC that changes something, as a table; toolverbs.go has those about tools
 //	crowd.go      clients that read and write at once, and remember
 //	toolserver.go an MCP server that writes down what it did, and agents that call it
 //
@@ -30,13 +30,13 @@
 //
 // # How to run it
 //
-//	make faults            eight minutes; needs root, strace, mkfs.ext4, fsfreeze, dbus-daemon, gnome-keyring-daemon
+//	make faults            eight to nine minutes; needs root, strace, mkfs.ext4, fsfreeze, dbus-daemon, gnome-keyring-daemon
 //	make soak SOAK=30m     the scenarios that draw moments at random, for so long
 //
 // A scenario that cannot run here is left out by name, as everywhere in this
 // project (see daemontest.LeaveOut). Each prints one line that begins with
 // "figure: "; the last one sums up. A new RPC of the operator's service that is
-// neither in the table of verbs nor said to change nothing fails TestVerbsAreAll.
+// neither in the tables of verbs nor said to change nothing fails TestVerbsAreAll.
 //
 // # What it does not do
 //

@@ -44,6 +44,13 @@ func atEachStep(t *testing.T, cut bool) {
 
 func (w *world) dieAtEachStep(v verb, cut bool) {
 	w.t.Helper()
+	w.dieAtSteps(v, func(int) bool { return cut })
+}
+
+// dieAtSteps dies before each step of a verb; cut tells whether the power goes at
+// the n-th, too.
+func (w *world) dieAtSteps(v verb, cut func(n int) bool) {
+	w.t.Helper()
 	for n := 1; ; n++ {
 		v.arrange(w)
 		s := killAt(w.t, w.PID(), n)
@@ -62,7 +69,7 @@ func (w *world) dieAtEachStep(v verb, cut bool) {
 			}
 			return
 		}
-		w.crash(cut)
+		w.crash(cut(n))
 		v.judge(w, err == nil)
 		if w.t.Failed() {
 			w.t.Fatalf("%s at step %d: %s", v.rpc, n, s.story())

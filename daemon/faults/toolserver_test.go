@@ -115,6 +115,12 @@ type toolWorld struct {
 
 func newToolWorld(t *testing.T, s *score) *toolWorld {
 	t.Helper()
+	return newToolWorldOn(t, s, nil)
+}
+
+// newToolWorldOn is the same on a disk.
+func newToolWorldOn(t *testing.T, s *score, d *disk) *toolWorld {
+	t.Helper()
 	mcp := program(t, "sb-mcp")
 	// sbd looks for sb-mcp beside itself.
 	beside := filepath.Join(filepath.Dir(mcp), "sbd")
@@ -124,10 +130,9 @@ func newToolWorld(t *testing.T, s *score) *toolWorld {
 	self, err := os.Executable()
 	must(t, err)
 	w := &toolWorld{self: self, file: filepath.Join(t.TempDir(), "record")}
-	w.world = newWorld(t, s, nil, daemontest.Options{Wrap: []string{"sh", "-c", `shift; exec "$0" "$@"`, beside}})
+	w.world = newWorld(t, s, d, daemontest.Options{Wrap: []string{"sh", "-c", `shift; exec "$0" "$@"`, beside}})
 	w.Authenticate()
-	_, err = w.Operator().AddServer(t.Context(), &operatorv1.AddServerRequest{Server: &operatorv1.Server{Name: "hosted", Command: []string{self, serverRole, w.file}}})
-	must(t, err)
+	must(t, w.serve("hosted"))
 	_, err = w.Operator().TrustServer(t.Context(), &operatorv1.TrustServerRequest{Name: "hosted"})
 	must(t, err)
 	return w
