@@ -1,10 +1,6 @@
 package daemon
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -152,39 +148,14 @@ func (d *Daemon) endOrphanCards(log *audit.Log) error {
 // findOrphanCards returns the entries of requests without an end since the last
 // start, oldest first.
 func findOrphanCards(log *audit.Log) ([]audit.Entry, error) {
-	head := log.Head().Seq
-	for back := uint64(orphansFirst); ; back = min(4*back, orphansMost) {
-		from := uint64(1)
-		if head > back {
-			from = head - back
+	orphans, _, err := sinceStart(log, "approval", func(open map[string]audit.Entry, e audit.Entry) {
+		switch {
+		case e.Kind == kindApprovalRequest:
+			open[e.ApprovalID] = e
+		case e.Kind == kindApprovalApprove && e.Cause == strings.ToUpper(scopeOnce): // it goes on until it is used
+		case e.Kind == kindApprovalApprove, e.Kind == kindApprovalRun, e.Kind == kindApprovalDeny, e.Kind == kindApprovalExpire, e.Kind == kindApprovalVoid:
+			delete(open, e.ApprovalID)
 		}
-		open := map[string]audit.Entry{}
-		whole := from == 1
-		err := log.Read(from, func(_ uint64, line []byte) error {
-			if !bytes.Contains(line, []byte(`"kind":"approval.`)) && !bytes.Contains(line, []byte(`"kind":"vault.`)) {
-				return nil
-			}
-			var e audit.Entry
-			if err := json.Unmarshal(line, &e); err != nil {
-				return fmt.Errorf("an entry of an approval: %w", err)
-			}
-			switch {
-			case (e.Kind == kindVaultOpen || e.Kind == kindVaultCreate) && e.Action == actionStart:
-				clear(open)
-				whole = true
-			case e.Kind == kindApprovalRequest:
-				open[e.ApprovalID] = e
-			case e.Kind == kindApprovalApprove && e.Cause == strings.ToUpper(scopeOnce): // it goes on until it is used
-			case e.Kind == kindApprovalApprove, e.Kind == kindApprovalRun, e.Kind == kindApprovalDeny, e.Kind == kindApprovalExpire, e.Kind == kindApprovalVoid:
-				delete(open, e.ApprovalID)
-			}
-			return nil
-		})
-		if err != nil && !errors.Is(err, audit.ErrNotFound) {
-			return nil, fmt.Errorf("looking for approvals of the last sbd: %w", err)
-		}
-		if whole || back == orphansMost {
-			return slices.SortedFunc(maps.Values(open), func(a, b audit.Entry) int { return int(a.Seq) - int(b.Seq) }), nil
-		}
-	}
+	})
+	return orphans, err
 }

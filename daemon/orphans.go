@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,7 +59,21 @@ func (d *Daemon) endOrphans(log *audit.Log) error {
 // findOrphans returns the entries of runs that were opened and not ended since
 // the last start, oldest first, and whether it has met that start.
 func findOrphans(log *audit.Log) (orphans []audit.Entry, whole bool, err error) {
-	head := log.Head().Seq
+	return sinceStart(log, "run", func(open map[string]audit.Entry, e audit.Entry) {
+		switch {
+		case e.Kind == kindRunOpen && e.Decision == decisionAllow:
+			open[e.RunID] = e
+		case e.Kind == kindRunEnd:
+			delete(open, e.RunID)
+		}
+	})
+}
+
+// sinceStart returns what entries of one family of kinds leave open since the last
+// start, oldest first, and whether it has met that start. follow sees each of them,
+// in order.
+func sinceStart(log *audit.Log, family string, follow func(open map[string]audit.Entry, e audit.Entry)) (left []audit.Entry, whole bool, err error) {
+	head, mark := log.Head().Seq, []byte(`"kind":"`+family+`.`)
 	for back := uint64(orphansFirst); ; back = min(4*back, orphansMost) {
 		from := uint64(1)
 		if head > back {
@@ -67,29 +82,25 @@ func findOrphans(log *audit.Log) (orphans []audit.Entry, whole bool, err error) 
 		open := map[string]audit.Entry{}
 		whole = from == 1
 		err := log.Read(from, func(_ uint64, line []byte) error {
-			if !bytes.Contains(line, []byte(`"kind":"run.`)) && !bytes.Contains(line, []byte(`"kind":"vault.`)) {
+			if !bytes.Contains(line, mark) && !bytes.Contains(line, []byte(`"kind":"vault.`)) {
 				return nil
 			}
 			var e audit.Entry
 			if err := json.Unmarshal(line, &e); err != nil {
-				return fmt.Errorf("an entry of a run: %w", err)
+				return fmt.Errorf("an entry of kind %s: %w", family, err)
 			}
-			switch {
-			case (e.Kind == kindVaultOpen || e.Kind == kindVaultCreate) && e.Action == actionStart:
+			if (e.Kind == kindVaultOpen || e.Kind == kindVaultCreate) && e.Action == actionStart {
 				clear(open)
 				whole = true
-			case e.Kind == kindRunOpen && e.Decision == decisionAllow:
-				open[e.RunID] = e
-			case e.Kind == kindRunEnd:
-				delete(open, e.RunID)
 			}
+			follow(open, e)
 			return nil
 		})
 		if err != nil && !errors.Is(err, audit.ErrNotFound) {
-			return nil, false, fmt.Errorf("looking for runs of the last sbd: %w", err)
+			return nil, false, fmt.Errorf("looking for what the last sbd left open: %w", err)
 		}
 		if whole || back == orphansMost {
-			return slices.SortedFunc(maps.Values(open), func(a, b audit.Entry) int { return int(a.Seq) - int(b.Seq) }), whole, nil
+			return slices.SortedFunc(maps.Values(open), func(a, b audit.Entry) int { return cmp.Compare(a.Seq, b.Seq) }), whole, nil
 		}
 	}
 }
