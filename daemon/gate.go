@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/tap"
 
 	"subjectbroker/daemon/peer"
 	"subjectbroker/proto/wire"
@@ -23,14 +24,15 @@ type gate struct {
 	mu    sync.Mutex
 	conns map[peer.ProcessKey]int
 	total int
-	paced map[*peer.Peer]*paced // those that grpc has taken
-	open  sync.WaitGroup        // connections that were admitted and have not left
+	calls map[peer.ProcessKey]int // that are under way, where they are counted
+	paced map[*peer.Peer]*paced   // those that grpc has taken
+	open  sync.WaitGroup          // connections that were admitted and have not left
 }
 
 func newGate(d *Daemon, at door) *gate {
 	return &gate{
 		d: d, door: at, unread: newUnread(unreadContents * int64(d.maxContent)),
-		conns: map[peer.ProcessKey]int{}, paced: map[*peer.Peer]*paced{},
+		conns: map[peer.ProcessKey]int{}, calls: map[peer.ProcessKey]int{}, paced: map[*peer.Peer]*paced{},
 	}
 }
 
@@ -102,6 +104,31 @@ func (g *gate) sweep(now time.Time) {
 		// Nobody waits for the answer; a failing log is reported by its own state.
 		_ = g.d.endRuns(wire.RunEnded, causePeerChanged, func(r *run) bool { return dead[r.peer] })
 	}
+}
+
+// admitCall refuses a call of a process that has too many under way, over all of its
+// connections, before anything of it is read.
+func (g *gate) admitCall(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, wire.Deny(wire.InternalError)
+	}
+	key := p.Key()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.calls[key] >= maxCallsPerProcess {
+		g.d.budgets.suppress(key, g.d.clock.now())
+		return nil, wire.Deny(wire.RateLimited)
+	}
+	g.calls[key]++
+	context.AfterFunc(ctx, func() { // it ends with the call, however that ends
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.calls[key]--; g.calls[key] == 0 {
+			delete(g.calls, key)
+		}
+	})
+	return ctx, nil
 }
 
 // TagRPC starts the account of a call.

@@ -6,12 +6,12 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"subjectbroker/audit"
 	"subjectbroker/daemon/peer"
@@ -24,11 +24,12 @@ import (
 
 // Limits of relays. Who goes beyond them is refused or has to wait; nobody else is.
 const (
-	maxJudging  = 64        // calls of one stream that wait for the log: what comes then is read later
-	maxGoing    = 1024      // calls of one stream that wait for a person or are on their way
-	maxPiece    = 256 << 10 // bytes of arguments in one message
+	maxJudging  = 64   // calls of one stream that wait for the log: what comes then is read later
+	maxGoing    = 1024 // calls of one stream that wait for a person or are on their way
 	maxCallMeta = 64 << 10
-	maxUnjudged = 16 << 20              // bytes of arguments of one process that are not judged yet
+	maxUnjudged = 16 << 20              // bytes that one process has us hold of what it said: see relays
+	maxUntaken  = 4 << 20               // bytes of answers that are made for one process and not on their way
+	callWeight  = 2 << 10               // bytes that a call counts beside what it says
 	maxMethod   = 128                   // bytes of the name of a method
 	maxToolName = 1024                  // and of a tool, which may be any
 	maxCall     = 24 * time.Hour        // that a hosted server has for one call
@@ -129,20 +130,23 @@ func (r *run) launchID() string {
 	return r.launch.id
 }
 
-// relays are the open streams, and what their clients have sent and nobody has
-// judged.
+// relays are the open streams, and what they have us hold for each process over all
+// of its connections: what its clients have said and is not judged, what servers
+// that it runs offer, and answers that it has not taken.
 type relays struct {
-	mu    sync.Mutex
-	open  map[*relay]struct{}
-	bytes map[peer.ProcessKey]int64
-	tasks sync.WaitGroup // calls
+	mu      sync.Mutex
+	open    map[*relay]struct{}
+	bytes   map[peer.ProcessKey]int64 // said
+	untaken map[peer.ProcessKey]int64 // answers
+	taken   chan struct{}             // closed, and made anew, when an answer was taken; nil: nobody waits
+	tasks   sync.WaitGroup            // calls
 }
 
 func newRelays() *relays {
-	return &relays{open: map[*relay]struct{}{}, bytes: map[peer.ProcessKey]int64{}}
+	return &relays{open: map[*relay]struct{}{}, bytes: map[peer.ProcessKey]int64{}, untaken: map[peer.ProcessKey]int64{}}
 }
 
-// hold reserves room for arguments, or reports that the process has too many.
+// hold reserves room for what was said, or reports that the process has too much.
 func (rs *relays) hold(key peer.ProcessKey, n int64) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -161,6 +165,61 @@ func (rs *relays) release(key peer.ProcessKey, n int64) {
 	}
 }
 
+// offerAnswer reserves room for a piece of an answer. With wait it waits until there
+// is some, or the stream is over.
+func (rs *relays) offerAnswer(s *relay, n int64, wait bool) bool {
+	key := s.run.peer.Key()
+	for {
+		rs.mu.Lock()
+		if _, open := rs.open[s]; !open {
+			rs.mu.Unlock()
+			return false
+		}
+		if rs.untaken[key] == 0 || rs.untaken[key]+n <= maxUntaken {
+			rs.untaken[key] += n
+			s.untaken += n
+			rs.mu.Unlock()
+			return true
+		}
+		if rs.taken == nil {
+			rs.taken = make(chan struct{})
+		}
+		taken := rs.taken
+		rs.mu.Unlock()
+		if !wait {
+			return false
+		}
+		select {
+		case <-taken:
+		case <-s.ctx.Done():
+			return false
+		}
+	}
+}
+
+// tookAnswer gives back the room of a piece, or of all of a stream that is over.
+func (rs *relays) tookAnswer(s *relay, n int64) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.took(s, n)
+}
+
+func (rs *relays) took(s *relay, n int64) {
+	n = min(n, s.untaken)
+	if n == 0 {
+		return
+	}
+	s.untaken -= n
+	key := s.run.peer.Key()
+	if rs.untaken[key] -= n; rs.untaken[key] <= 0 {
+		delete(rs.untaken, key)
+	}
+	if rs.taken != nil {
+		close(rs.taken)
+		rs.taken = nil
+	}
+}
+
 func (rs *relays) add(s *relay) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -171,6 +230,7 @@ func (rs *relays) remove(s *relay) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	delete(rs.open, s)
+	rs.took(s, s.untaken)
 }
 
 // kill ends the streams of a session; of all of the subject's, where its server is
@@ -209,7 +269,11 @@ type relay struct {
 	ctx    context.Context //nolint:containedctx // of the stream: its goroutines end with it
 	cancel context.CancelFunc
 
-	out    chan *brokerv1.RelayResponse
+	out     chan outgoing
+	writing sync.Mutex   // held while the stream is written
+	queued  atomic.Int64 // messages that come before any other
+	untaken int64        // bytes of answers; guarded by relays.mu
+
 	queue  chan *relayCall // hosted: what comes to its place in the log
 	placed chan placedCall // has it, and is not durable yet
 	killed chan string     // policy
@@ -223,6 +287,27 @@ type relay struct {
 	parts *relayCall
 	calls map[uint64]*relayCall // that are being judged, or on their way
 	offer *offer                // of a wrapped server; nil: it has not said
+	holds int64                 // bytes of relays, for offer
+
+	// Of the reader alone, until it is done.
+	ending *endPieces
+	coming *offerPieces
+}
+
+// endPieces is how a call ended, as far as it was said.
+type endPieces struct {
+	id        uint64
+	end       rules.End
+	delivered bool
+	answer    []byte
+	lost      bool // there is no room for the answer
+	held      int64
+}
+
+// offerPieces is what a server offers, as far as it was said.
+type offerPieces struct {
+	wire.JoinedTools
+	held int64
 }
 
 // relayCall is one call of a stream.
@@ -248,7 +333,7 @@ func (b broker) Relay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, bro
 	defer cancel()
 	s := &relay{
 		d: d, stream: stream, ctx: ctx, cancel: cancel,
-		out: make(chan *brokerv1.RelayResponse, 16), placed: make(chan placedCall, maxJudging), killed: make(chan string, 1),
+		out: make(chan outgoing, 16), placed: make(chan placedCall, maxJudging), killed: make(chan string, 1),
 		heard: make(chan struct{}, 1), begun: make(chan struct{}), read: make(chan error, 1), calls: map[uint64]*relayCall{},
 	}
 	first := make(chan *brokerv1.RelayRequest)
@@ -341,6 +426,7 @@ func (s *relay) close() {
 			c.cancel()
 			going = append(going, c.going)
 			delete(s.calls, id)
+			s.letGo(c)
 		case !c.going.approved(): // whoever asks again gets the answer of one that was
 			c.cancel()
 		}
@@ -349,7 +435,12 @@ func (s *relay) close() {
 		s.letGo(s.parts)
 		s.parts = nil
 	}
+	d, holds := s.d, s.holds
+	s.holds = 0
 	s.mu.Unlock()
+	if holds > 0 {
+		d.relays.release(s.run.peer.Key(), holds)
+	}
 	for _, one := range going {
 		one.end(rules.EndCancelled, nil, false)
 	}
@@ -448,7 +539,7 @@ func (s *relay) drain(written <-chan struct{}) error {
 	timer := time.NewTimer(drainLimit)
 	defer timer.Stop()
 	select {
-	case s.out <- nil:
+	case s.out <- outgoing{}:
 	case <-timer.C:
 		return nil
 	}
@@ -554,10 +645,11 @@ func (s *relay) tell(before []string) []string {
 	if before != nil && slices.Equal(before, now) {
 		return before
 	}
-	for proto.Size(message) > wire.HardMaxContent && len(message.Tools) > 0 { // more than one message can hold
-		message.Tools = message.Tools[:len(message.Tools)-1]
+	for _, piece := range wire.CutTools(message.GetTools(), message.GetInstructions()) {
+		s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Tools{Tools: &brokerv1.RelayTools{
+			Tools: piece.Tools, Instructions: piece.Instructions, More: piece.More,
+		}}})
 	}
-	s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Tools{Tools: message}})
 	return now
 }
 
@@ -571,26 +663,64 @@ func (s *relay) offered() *offer {
 	return s.offer
 }
 
-// send hands a message to the writer, unless the stream is over.
+// outgoing is a message on its way to the client; without one nothing more comes.
+type outgoing struct {
+	message *brokerv1.RelayResponse
+	held    int64 // bytes of relays
+}
+
+// send writes a message, or hands it to the writer, unless the stream is over.
 func (s *relay) send(message *brokerv1.RelayResponse) bool {
+	return s.sendHeld(outgoing{message: message})
+}
+
+func (s *relay) sendHeld(o outgoing) bool {
+	if s.ctx.Err() != nil {
+		return false
+	}
+	if s.queued.Load() == 0 && s.writing.TryLock() {
+		if s.queued.Load() == 0 { // what was handed over comes first
+			defer s.writing.Unlock()
+			return s.write(o) == nil
+		}
+		s.writing.Unlock()
+	}
+	s.queued.Add(1)
 	select {
-	case s.out <- message:
+	case s.out <- o:
 		return true
 	case <-s.ctx.Done():
+		s.queued.Add(-1)
 		return false
 	}
 }
 
-// writer writes until nil is handed to it, the client does not take any more or the
-// stream is over.
+// write writes a message. The caller holds writing.
+func (s *relay) write(o outgoing) error {
+	err := s.stream.Send(o.message)
+	if o.held > 0 {
+		s.d.relays.tookAnswer(s, o.held)
+	}
+	return err
+}
+
+// writer writes what is handed to it until that says that nothing more comes, the
+// client does not take any more or the stream is over.
 func (s *relay) writer(written chan<- struct{}) {
 	defer close(written)
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case message := <-s.out:
-			if message == nil || s.stream.Send(message) != nil {
+		case o := <-s.out:
+			if o.message == nil {
+				return
+			}
+			s.writing.Lock()
+			err := s.write(o)
+			s.queued.Add(-1)
+			s.writing.Unlock()
+			if err != nil {
 				return
 			}
 		}
@@ -617,6 +747,7 @@ func (s *relay) reader(first chan<- *brokerv1.RelayRequest) {
 			return s.ctx.Err()
 		}
 		defer s.work()()
+		defer s.dropPieces()
 		for {
 			message, err := s.stream.Recv()
 			if err != nil {
@@ -698,19 +829,19 @@ func (s *relay) call(m *brokerv1.RelayCall) error {
 	c := s.parts
 	rest := c != nil
 	switch {
-	case rest && (m.GetId() != c.id || m.GetMethod() != "" || m.GetTool() != "" || m.GetMeta() != nil || m.GetProgress()),
+	case rest && (m.GetId() != c.id || m.GetMethod() != "" || m.GetTool() != "" || m.GetProgress()),
 		!rest && m.GetId() <= s.last,
-		len(m.GetArguments()) > maxPiece, len(m.GetMeta()) > maxCallMeta, len(m.GetMethod()) > maxMethod,
-		m.GetMore() && len(m.GetArguments()) == 0:
+		rest && len(c.meta)+len(m.GetMeta()) > maxCallMeta, len(m.GetMeta()) > maxCallMeta, len(m.GetMethod()) > maxMethod,
+		m.GetMore() && len(m.GetArguments())+len(m.GetMeta()) == 0:
 		s.mu.Unlock()
 		return s.malformed()
 	case !rest:
 		s.last = m.GetId()
-		c = &relayCall{id: m.GetId(), method: m.GetMethod(), tool: m.GetTool(), meta: m.GetMeta(), progress: m.GetProgress()}
+		c = &relayCall{id: m.GetId(), method: m.GetMethod(), tool: m.GetTool(), progress: m.GetProgress()}
 		if len(c.tool) > maxToolName {
 			c.refused = wire.InvalidArgument
 		}
-		if !s.room(c, len(c.meta)) || len(s.calls) >= maxGoing {
+		if !s.room(c, callWeight) || len(s.calls) >= maxGoing {
 			c.refuse(s, wire.RateLimited)
 		}
 	}
@@ -718,10 +849,12 @@ func (s *relay) call(m *brokerv1.RelayCall) error {
 	case c.refused != "":
 	case len(c.args)+len(m.GetArguments()) > rules.MaxArgs:
 		c.refuse(s, wire.InvalidArgument)
-	case !s.room(c, len(m.GetArguments())):
+	case !s.room(c, len(m.GetArguments())+len(m.GetMeta())):
 		c.refuse(s, wire.RateLimited)
+	case !rest && !m.GetMore(): // the message is not used any more
+		c.args, c.meta = m.GetArguments(), m.GetMeta()
 	default:
-		c.args = append(c.args, m.GetArguments()...)
+		c.args, c.meta = append(c.args, m.GetArguments()...), append(c.meta, m.GetMeta()...)
 	}
 	s.parts = nil
 	if m.GetMore() && !s.over {
@@ -773,6 +906,14 @@ func (s *relay) letGo(c *relayCall) {
 	if c.held > 0 {
 		s.d.relays.release(s.run.peer.Key(), c.held)
 		c.held = 0
+	}
+}
+
+// letGoArgs gives back the room of what a call said: it is only on its way.
+func (s *relay) letGoArgs(c *relayCall) {
+	if more := c.held - callWeight; more > 0 {
+		s.d.relays.release(s.run.peer.Key(), more)
+		c.held = callWeight
 	}
 }
 
@@ -861,8 +1002,8 @@ func (s *relay) settle(c *relayCall, j judged) {
 	case !s.hosted:
 		message.Approved = j.going.approved()
 		s.mu.Lock()
-		s.letGo(c)
-		c.args, c.going = nil, j.going
+		s.letGoArgs(c)
+		c.args, c.meta, c.going = nil, nil, j.going
 		s.mu.Unlock()
 		if !s.send(verdict) {
 			s.forget(c)
@@ -930,9 +1071,7 @@ func (s *relay) forward(c *relayCall, going *forwarded, sent func()) {
 			if going.approved() && len(kept)+len(piece) <= maxKeptAnswer {
 				kept = append(kept, piece...)
 			}
-			if !s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Answer{Answer: &brokerv1.RelayAnswer{
-				Id: c.id, Piece: piece, More: more, End: end,
-			}}}) {
+			if !s.sendAnswer(c.id, piece, more, end) {
 				if going.approved() {
 					return nil
 				}
@@ -944,7 +1083,9 @@ func (s *relay) forward(c *relayCall, going *forwarded, sent func()) {
 	}
 	if c.progress {
 		call.onProgress = func(params []byte) {
-			s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Progress{Progress: &brokerv1.RelayProgress{Id: c.id, Params: params}}})
+			if n := int64(len(params)); s.d.relays.offerAnswer(s, n, false) { // it is for looking at
+				s.sendHeld(outgoing{&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Progress{Progress: &brokerv1.RelayProgress{Id: c.id, Params: params}}}, n})
+			}
 		}
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, maxCall)
@@ -962,6 +1103,26 @@ func (s *relay) forward(c *relayCall, going *forwarded, sent func()) {
 	going.end(endsOf[end], kept, delivered)
 }
 
+// sendAnswer sends a piece of an answer in pieces that are small enough. It waits
+// until the process has taken enough of what came before.
+func (s *relay) sendAnswer(id uint64, piece []byte, more bool, end brokerv1.RelayEnd) bool {
+	for {
+		n := min(len(piece), wire.PieceSize)
+		if n > 0 && !s.d.relays.offerAnswer(s, int64(n), true) {
+			return false
+		}
+		rest := more || n < len(piece)
+		if !s.sendHeld(outgoing{&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Answer{Answer: &brokerv1.RelayAnswer{
+			Id: id, Piece: piece[:n], More: rest, End: end,
+		}}}, int64(n)}) {
+			return false
+		}
+		if piece = piece[n:]; len(piece) == 0 {
+			return true
+		}
+	}
+}
+
 // relayEnds are the ends of calls, as hosts and relays say them.
 var relayEnds = map[hostv1.End]brokerv1.RelayEnd{
 	hostv1.End_END_OK: brokerv1.RelayEnd_RELAY_END_OK, hostv1.End_END_TOOL_ERROR: brokerv1.RelayEnd_RELAY_END_TOOL_ERROR,
@@ -975,39 +1136,97 @@ var endsOf = map[brokerv1.RelayEnd]rules.End{
 	brokerv1.RelayEnd_RELAY_END_CANCELLED: rules.EndCancelled,
 }
 
-// outcome takes in how a wrapped call ended. One that nobody waits for is late.
+// outcome takes in how a wrapped call ended, or a piece of it. One that nobody waits
+// for is late.
 func (s *relay) outcome(m *brokerv1.RelayOutcome) error {
+	key := s.run.peer.Key()
+	o := s.ending
 	end, known := endsOf[m.GetEnd()]
 	s.mu.Lock()
-	if s.hosted || !known || m.GetId() > s.last || len(m.GetAnswer()) > maxKeptAnswer {
-		s.mu.Unlock()
+	last := s.last
+	s.mu.Unlock()
+	switch {
+	case s.hosted, m.GetMore() && len(m.GetAnswer()) == 0,
+		o == nil && (!known || m.GetId() > last),
+		o != nil && (m.GetId() != o.id || m.GetEnd() != 0 || m.GetDelivered()):
 		return s.malformed()
+	case o == nil:
+		o = &endPieces{id: m.GetId(), end: end, delivered: m.GetDelivered()}
 	}
-	c := s.calls[m.GetId()]
+	switch n := int64(len(m.GetAnswer())); {
+	case len(o.answer)+len(m.GetAnswer()) > maxKeptAnswer:
+		return s.malformed()
+	case n == 0 || o.lost:
+	case !s.d.relays.hold(key, n):
+		o.lost = true
+	default:
+		o.held += n
+		o.answer = append(o.answer, m.GetAnswer()...)
+	}
+	if m.GetMore() {
+		s.ending = o
+		return nil
+	}
+	s.ending = nil
+	if o.held > 0 {
+		defer s.d.relays.release(key, o.held)
+	}
+	if o.lost {
+		o.answer = nil
+	}
+	s.mu.Lock()
+	c := s.calls[o.id]
 	if c == nil || c.going == nil {
 		s.mu.Unlock()
 		return nil
 	}
 	going := c.going
 	delete(s.calls, c.id)
+	s.letGo(c)
 	c.cancel()
 	s.mu.Unlock()
-	going.end(end, m.GetAnswer(), m.GetDelivered())
+	going.end(o.end, o.answer, o.delivered)
 	return nil
 }
 
-// listed takes in what a wrapped server says that it offers.
+// listed takes in what a wrapped server says that it offers, or a piece of it.
 func (s *relay) listed(m *brokerv1.RelayListed) error {
+	key := s.run.peer.Key()
 	if s.hosted {
 		return s.malformed()
 	}
-	o, err := newOffer(m)
+	l := s.coming
+	if l == nil {
+		l = &offerPieces{}
+		s.coming = l
+	}
+	before := l.Size()
+	if err := l.Add(wire.ToolPiece{Tools: m.GetTools(), Instructions: m.GetInstructions(), More: m.GetMore()}, maxOfferedBytes+maxOffered*64); err != nil {
+		return s.malformed()
+	}
+	if n := int64(l.Size() - before); !s.d.relays.hold(key, n) {
+		s.d.budgets.suppress(key, s.d.clock.now())
+		return wire.Deny(wire.RateLimited)
+	} else {
+		l.held += n
+	}
+	if m.GetMore() {
+		return nil
+	}
+	o, err := newOffer(&l.JoinedTools)
 	if err != nil {
 		return s.malformed()
 	}
+	s.coming = nil
 	s.mu.Lock()
-	s.offer = o
+	old := s.holds
+	if s.offer, s.holds = o, l.held; s.over {
+		old, s.holds = old+s.holds, 0
+	}
 	s.mu.Unlock()
+	if old > 0 {
+		s.d.relays.release(key, old)
+	}
 	s.d.offered(s.run.subject, s.server, o, nil)
 	select {
 	case s.heard <- struct{}{}:
@@ -1016,10 +1235,25 @@ func (s *relay) listed(m *brokerv1.RelayListed) error {
 	return nil
 }
 
+// dropPieces forgets what was not said to the end.
+func (s *relay) dropPieces() {
+	held := int64(0)
+	if s.ending != nil {
+		held += s.ending.held
+	}
+	if s.coming != nil {
+		held += s.coming.held
+	}
+	s.ending, s.coming = nil, nil
+	if held > 0 {
+		s.d.relays.release(s.run.peer.Key(), held)
+	}
+}
+
 // newOffer is what a list says. The error says that it is none.
-func newOffer(m *brokerv1.RelayListed) (*offer, error) {
-	all := &hostv1.Listed{Instructions: m.GetInstructions()}
-	for _, t := range m.GetTools() {
+func newOffer(m *wire.JoinedTools) (*offer, error) {
+	all := &hostv1.Listed{Instructions: m.Instructions}
+	for _, t := range m.Tools {
 		all.Tools = append(all.Tools, &hostv1.Tool{Name: t.GetName(), Object: t.GetObject()})
 	}
 	o, err := (*offering)(nil).add(all)

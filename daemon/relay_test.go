@@ -538,14 +538,15 @@ func TestMalformedRelays(t *testing.T) {
 		"a second open":    {{Message: &brokerv1.RelayRequest_Open{Open: &brokerv1.RelayOpen{}}}},
 		"number 0":         {call(&brokerv1.RelayCall{Method: "tools/call", Tool: "ok"})},
 		"a number again":   {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok"}), call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok"})},
-		"a large piece":    {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok", Arguments: make([]byte, 256<<10+1)})},
+		"pieces of ends":   {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok"}), {Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{Id: 1, End: brokerv1.RelayEnd_RELAY_END_OK, Answer: []byte("{"), More: true}}}, outcomeOf(1, brokerv1.RelayEnd_RELAY_END_OK)},
+		"half a tool":      {{Message: &brokerv1.RelayRequest_Listed{Listed: &brokerv1.RelayListed{Tools: []*brokerv1.ServerTool{{Name: "a", Object: []byte("{"), More: true}}}}}},
 		"an empty piece":   {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok", More: true})},
 		"mixed pieces":     {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok", Arguments: []byte("{"), More: true}), call(&brokerv1.RelayCall{Id: 2, Arguments: []byte("}")})},
 		"a method twice":   {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok", Arguments: []byte("{"), More: true}), call(&brokerv1.RelayCall{Id: 1, Method: "x", Arguments: []byte("}")})},
 		"an early outcome": {{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{Id: 9, End: brokerv1.RelayEnd_RELAY_END_OK}}}},
 		"no end":           {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok"}), {Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{Id: 1}}}},
 		"a tool twice":     {{Message: &brokerv1.RelayRequest_Listed{Listed: &brokerv1.RelayListed{Tools: []*brokerv1.ServerTool{{Name: "a"}, {Name: "a"}}}}}},
-		"too large":        {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok", Arguments: make([]byte, 600<<10)})},
+		"too large":        {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok", Arguments: make([]byte, 64<<10)})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := daemontest.Start(t)
@@ -597,7 +598,7 @@ func TestArgumentsInPieces(t *testing.T) {
 		args := []byte(`{"a":"` + strings.Repeat("x", size-8) + `"}`)
 		r.id++
 		for first, rest := true, args; len(rest) > 0; first = false {
-			piece := rest[:min(len(rest), 256<<10)]
+			piece := rest[:min(len(rest), 32<<10)]
 			rest = rest[len(piece):]
 			c := &brokerv1.RelayCall{Id: r.id, Arguments: piece, More: len(rest) > 0}
 			if first {
@@ -615,8 +616,8 @@ func TestArgumentsInPieces(t *testing.T) {
 	// Another stream of the process holds what it does not finish, and 16 MiB are
 	// all that there is room for.
 	other := relayOf(t, d.Open("worker"), "srv")
-	for i := range 36 {
-		c := &brokerv1.RelayCall{Id: 1, Arguments: bytes.Repeat([]byte("x"), 256<<10), More: true}
+	for i := range 8 * 36 {
+		c := &brokerv1.RelayCall{Id: 1, Arguments: bytes.Repeat([]byte("x"), 32<<10), More: true}
 		if i == 0 {
 			c.Method, c.Tool = "tools/call", "ok"
 		}

@@ -27,15 +27,21 @@ import (
 
 // Limits that keep overload bounded. The operator's socket has its own server,
 // connections and answers, so that the operator always gets in. What clients
-// that do not read can make the daemon hold is bounded in unread.go and pace.go;
-// maxAsked is what one that does not finish its request can.
+// that do not read can make the daemon hold is bounded in unread.go, pace.go and relay.go.
+//
+// What one process can have it hold on the worker plane, over all of its
+// connections, beside contents: maxCallsPerProcess calls, each with a request of
+// maxAsked and as much before it in its window, and with an answer of a piece and
+// grpc's 64 KiB (under 44 MiB together), and what the relays count (maxUnjudged and
+// maxUntaken, 20 MiB): under 64 MiB.
 const (
 	maxConnections        = 256
 	maxConnectionsPerPeer = 96
 	maxStreamsPerConn     = 32        // a shim has one for each hosted server
 	handshakeLimit        = stopLimit // a stop waits for handshakes
 	maxHeaderList         = 8 << 10
-	maxAsked              = 512 << 10 // bytes of a request of the worker plane: what a wrapped server offers is one
+	maxAsked              = wire.MaxAsked // bytes of a request of the worker plane
+	maxCallsPerProcess    = 176           // of the worker plane, at once; streams count
 )
 
 // server is one socket's server with its gate.
@@ -76,9 +82,10 @@ func (s *server) stop() {
 // newBrokerServer serves the worker plane.
 func (d *Daemon) newBrokerServer() *server {
 	g := newGate(d, brokerDoor)
-	s := grpc.NewServer(d.serverOptions(g, maxAsked,
+	s := grpc.NewServer(append(d.serverOptions(g, maxAsked,
 		[]grpc.UnaryServerInterceptor{d.recoverUnary, d.meterUnary(g.unread)},
-		[]grpc.StreamServerInterceptor{d.recoverStream})...)
+		[]grpc.StreamServerInterceptor{d.recoverStream}),
+		grpc.InTapHandle(g.admitCall), grpc.InitialWindowSize(maxAsked))...)
 	brokerv1.RegisterBrokerServiceServer(s, broker{d: d})
 	return &server{s, g}
 }

@@ -21,13 +21,13 @@ const (
 	maxRelayCalls = 48        // calls that wait for the daemon
 	maxArguments  = 10 << 20  // bytes of the arguments of one call
 	maxUnjudged   = 16 << 20  // bytes of arguments that wait for the daemon, of all relays of one run
-	pieceSize     = 256 << 10 // bytes of one piece of arguments
 	maxMeta       = 64 << 10  // bytes of RelayCall.Meta
 	maxAnswer     = 65 << 20  // bytes of one answer of a hosted server
 	maxAnswers    = 130 << 20 // bytes of those that were not released, of all relays of one run
 	maxOutcomes   = 16        // that wait to be said
-	maxReplay     = 448 << 10 // bytes of an answer in a RelayOutcome: a request of the worker plane is no larger
-	maxListed     = 448 << 10 // bytes of all that one Listed says, likewise
+	maxReplay     = 1 << 20   // bytes of an answer in a RelayOutcome
+	maxListed     = 4 << 20   // bytes of all that one Listed says
+	maxObject     = 1 << 20   // bytes of one tool of it
 	maxTools      = 1024      // tools of one server
 	maxInstructed = 64 << 10  // bytes of a server's instructions
 )
@@ -170,7 +170,7 @@ type RelayOutcome struct {
 	ID  uint64 // of the verdict
 	End RelayEnd
 	// Answer is the result or error object of a call that was approved. One over
-	// 448 KiB is not kept.
+	// 1 MiB is not kept.
 	Answer []byte
 	// Delivered: the client has the answer.
 	Delivered bool
@@ -204,6 +204,8 @@ type Relay struct {
 	cancel context.CancelFunc
 	over   chan struct{}
 	calls  chan struct{} // one token for each call that waits for the daemon
+
+	coming wire.JoinedTools // of the reader of the stream
 
 	sending chan struct{} // held while the stream is written
 	pieces  chan struct{} // held while a call is written, in however many pieces
@@ -419,46 +421,55 @@ func (r *Relay) ask(ctx context.Context, p *RelayPending) error {
 		return err
 	}
 	defer func() { <-r.pieces }()
-	rest := p.call.Arguments
-	first := rest[:min(len(rest), pieceSize)]
-	rest = rest[len(first):]
-	message := &brokerv1.RelayCall{
-		Method: p.call.Method, Tool: p.call.Tool, Arguments: first, More: len(rest) > 0, Progress: p.call.Progress, Meta: p.call.Meta,
+	args, meta := p.call.Arguments, p.call.Meta
+	// piece is the next one, of both together.
+	piece := func(room int) *brokerv1.RelayCall {
+		n := min(len(args), room)
+		m := min(len(meta), room-n)
+		message := &brokerv1.RelayCall{Arguments: args[:n]}
+		if m > 0 {
+			message.Meta = meta[:m]
+		}
+		args, meta = args[n:], meta[m:]
+		message.More = len(args)+len(meta) > 0
+		return message
 	}
-	err := r.send(ctx, func() *brokerv1.RelayRequest {
+	message := piece(max(wire.PieceSize-len(p.call.Tool)-len(p.call.Method), 1))
+	message.Method, message.Tool, message.Progress = p.call.Method, p.call.Tool, p.call.Progress
+	err := r.send(ctx, func() []*brokerv1.RelayRequest {
 		r.nextID++
 		p.id, message.Id = r.nextID, r.nextID
 		r.mu.Lock()
 		r.waiting[p.id] = p
 		r.mu.Unlock()
-		return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: message}}
+		return one(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: message}})
 	})
-	for err == nil && len(rest) > 0 {
-		piece := rest[:min(len(rest), pieceSize)]
-		rest = rest[len(piece):]
+	for err == nil && len(args)+len(meta) > 0 {
+		next := piece(wire.PieceSize)
+		next.Id = p.id
 		// Once begun the message is finished, whatever becomes of ctx: a part
 		// would keep its place at the daemon.
-		err = r.send(context.WithoutCancel(ctx), func() *brokerv1.RelayRequest {
-			return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: &brokerv1.RelayCall{Id: p.id, Arguments: piece, More: len(rest) > 0}}}
+		err = r.send(context.WithoutCancel(ctx), func() []*brokerv1.RelayRequest {
+			return one(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: next}})
 		})
 	}
 	return err
 }
 
-// send writes the outcomes that wait and then one message, which is made once it is
-// its turn; nil is none.
-func (r *Relay) send(ctx context.Context, message func() *brokerv1.RelayRequest) error {
+func one(message *brokerv1.RelayRequest) []*brokerv1.RelayRequest {
+	return []*brokerv1.RelayRequest{message}
+}
+
+// send writes the outcomes that wait and then messages, which are made once it is
+// their turn. Nothing comes between them.
+func (r *Relay) send(ctx context.Context, last func() []*brokerv1.RelayRequest) error {
 	if err := hold(ctx, r, r.sending); err != nil {
 		return err
 	}
 	defer func() { <-r.sending }()
 	// A daemon that does not read is none: the stream ends, and with it the wait.
 	defer time.AfterFunc(sendDeadline, r.cancel).Stop()
-	messages := r.takeOutcomes()
-	if last := message(); last != nil {
-		messages = append(messages, last)
-	}
-	for _, one := range messages {
+	for _, one := range append(r.takeOutcomes(), last()...) {
 		if err := r.stream.Send(one); err != nil {
 			<-r.over // the reader learns why
 			return r.err
@@ -514,8 +525,8 @@ func (r *Relay) abandon(p *RelayPending) {
 		return
 	}
 	go func() { // the daemon may be slow to read, and nobody waits for this
-		_ = r.send(context.Background(), func() *brokerv1.RelayRequest {
-			return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Cancel{Cancel: &brokerv1.RelayCancel{Id: p.id}}}
+		_ = r.send(context.Background(), func() []*brokerv1.RelayRequest {
+			return one(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Cancel{Cancel: &brokerv1.RelayCancel{Id: p.id}}})
 		})
 	}()
 }
@@ -646,11 +657,19 @@ func (r *Relay) Outcome(ctx context.Context, o RelayOutcome) error {
 	if len(answer) > maxReplay {
 		answer = nil
 	}
-	outcome := &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{
-		Id: o.ID, End: brokerv1.RelayEnd(o.End), Answer: answer, Delivered: o.Delivered,
-	}}}
+	first := &brokerv1.RelayOutcome{Id: o.ID, End: brokerv1.RelayEnd(o.End), Delivered: o.Delivered}
+	outcome := []*brokerv1.RelayRequest{}
+	for m, rest := first, answer; ; m = (&brokerv1.RelayOutcome{Id: o.ID}) {
+		n := min(len(rest), wire.PieceSize)
+		m.Answer, rest = rest[:n], rest[n:]
+		m.More = len(rest) > 0
+		outcome = append(outcome, &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Outcome{Outcome: m}})
+		if !m.GetMore() {
+			break
+		}
+	}
 	r.mu.Lock()
-	r.outcomes = append(r.outcomes, outcome)
+	r.outcomes = append(r.outcomes, outcome...)
 	many := len(r.outcomes) >= maxOutcomes || len(answer) > 0
 	if !many && r.flusher == nil {
 		r.flusher = time.AfterFunc(outcomeDelay, func() { _ = r.flush(context.Background()) })
@@ -664,7 +683,7 @@ func (r *Relay) Outcome(ctx context.Context, o RelayOutcome) error {
 
 // flush says what waits to be said.
 func (r *Relay) flush(ctx context.Context) error {
-	return r.send(ctx, func() *brokerv1.RelayRequest { return nil })
+	return r.send(ctx, func() []*brokerv1.RelayRequest { return nil })
 }
 
 // takeOutcomes are the outcomes that wait to be said.
@@ -684,8 +703,8 @@ func (r *Relay) takeOutcomes() []*brokerv1.RelayRequest {
 // not wait for the daemon; answer does: it returns what may be called of it, the
 // daemon's next word on that, or an error when none comes before its ctx ends. Left
 // out, and so withheld of a server that is trusted, are tools without a name,
-// all of a name that stands twice, and what is beyond 1024 tools or 448 KiB in all; so
-// are instructions over 64 KiB.
+// all of a name that stands twice, those over 1 MiB, and what is beyond 1024 tools or
+// 4 MiB in all; so are instructions over 64 KiB.
 func (r *Relay) Listed(ctx context.Context, tools []ServerTool, instructions string) (answer func(context.Context) (RelayTools, error), err error) {
 	if len(instructions) > maxInstructed {
 		instructions = ""
@@ -694,21 +713,27 @@ func (r *Relay) Listed(ctx context.Context, tools []ServerTool, instructions str
 	for _, tool := range tools {
 		named[tool.Name]++
 	}
-	listed := &brokerv1.RelayListed{Instructions: instructions}
+	var offered []*brokerv1.ServerTool
 	room := maxListed - len(instructions)
 	for _, tool := range tools {
 		size := len(tool.Name) + len(tool.Object) + 16 // for the framing
-		if tool.Name == "" || named[tool.Name] > 1 || size > room || len(listed.Tools) == maxTools {
+		if tool.Name == "" || named[tool.Name] > 1 || len(tool.Object) > maxObject || size > room || len(offered) == maxTools {
 			continue
 		}
 		room -= size
-		listed.Tools = append(listed.Tools, &brokerv1.ServerTool{Name: tool.Name, Object: tool.Object})
+		offered = append(offered, &brokerv1.ServerTool{Name: tool.Name, Object: tool.Object})
 	}
 	r.mu.Lock()
 	told := r.told
 	r.mu.Unlock()
-	err = r.send(ctx, func() *brokerv1.RelayRequest {
-		return &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Listed{Listed: listed}}
+	err = r.send(ctx, func() []*brokerv1.RelayRequest {
+		var messages []*brokerv1.RelayRequest
+		for _, piece := range wire.CutTools(offered, instructions) {
+			messages = append(messages, &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Listed{Listed: &brokerv1.RelayListed{
+				Tools: piece.Tools, Instructions: piece.Instructions, More: piece.More,
+			}}})
+		}
+		return messages
 	})
 	return func(ctx context.Context) (RelayTools, error) {
 		if !r.Trusted() {
@@ -882,9 +907,21 @@ func (r *Relay) hearAnswer(a *brokerv1.RelayAnswer) {
 	close(p.done)
 }
 
+// maxHeardTools is the most that the daemon may offer, in bytes.
+const maxHeardTools = 64 << 20
+
 func (r *Relay) hearTools(t *brokerv1.RelayTools) {
-	tools := RelayTools{Instructions: t.GetInstructions(), Trusted: true}
-	for _, one := range t.GetTools() {
+	if r.coming.Add(wire.ToolPiece{Tools: t.GetTools(), Instructions: t.GetInstructions(), More: t.GetMore()}, maxHeardTools) != nil {
+		r.cancel() // it is no daemon of ours
+		return
+	}
+	if t.GetMore() {
+		return
+	}
+	whole := r.coming
+	r.coming = wire.JoinedTools{}
+	tools := RelayTools{Instructions: whole.Instructions, Trusted: true}
+	for _, one := range whole.Tools {
 		tools.Tools = append(tools.Tools, ServerTool{Name: one.GetName(), Object: one.GetObject()})
 	}
 	r.mu.Lock()

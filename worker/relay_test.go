@@ -67,7 +67,7 @@ func TestRelayJudges(t *testing.T) {
 	if err := r.Outcome(t.Context(), worker.RelayOutcome{ID: got.ID, End: worker.EndToolError, Answer: []byte("{}"), Delivered: true}); err != nil {
 		t.Fatal(err)
 	}
-	kept := strings.Repeat("x", 448<<10)
+	kept := strings.Repeat("x", 1<<20)
 	for _, size := range []int{len(kept), len(kept) + 1, 2 << 20} { // what is larger is not kept, and breaks nothing
 		if err := r.Outcome(t.Context(), worker.RelayOutcome{ID: got.ID, End: worker.EndOK, Answer: bytes.Repeat([]byte("x"), size)}); err != nil {
 			t.Fatal(err)
@@ -337,7 +337,7 @@ func TestRelayTools(t *testing.T) {
 		t.Errorf("not trusted: %+v, %v", got, err)
 	}
 	tools := []worker.ServerTool{
-		{Name: "a", Object: []byte(`{"name":"a"}`)}, {Name: "big", Object: make([]byte, 448<<10)},
+		{Name: "a", Object: []byte(`{"name":"a"}`)}, {Name: "big", Object: make([]byte, 1<<20+1)},
 		{Name: "twice", Object: []byte("1")}, {Name: "twice", Object: []byte("2")}, {Object: []byte("{}")},
 	}
 	answer, err := r.Listed(t.Context(), tools, "be kind")

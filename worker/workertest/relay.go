@@ -178,6 +178,8 @@ func (s service) Relay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, br
 func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, brokerv1.RelayResponse], open *brokerv1.RelayOpen, send func(*brokerv1.RelayResponse)) error {
 	cancels := map[uint64]context.CancelFunc{}
 	var parts *brokerv1.RelayCall
+	var ending *brokerv1.RelayOutcome
+	var listing wire.JoinedTools
 	var judging sync.WaitGroup
 	defer judging.Wait()
 	for {
@@ -191,6 +193,7 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 				parts = said.Call
 			} else {
 				parts.Arguments = append(parts.Arguments, said.Call.GetArguments()...)
+				parts.Meta = append(parts.Meta, said.Call.GetMeta()...)
 			}
 			if said.Call.GetMore() {
 				continue
@@ -223,12 +226,29 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 				cancel()
 			}
 		case *brokerv1.RelayRequest_Outcome:
+			if ending == nil {
+				ending = said.Outcome
+			} else {
+				ending.Answer = append(ending.Answer, said.Outcome.GetAnswer()...)
+			}
+			if said.Outcome.GetMore() {
+				continue
+			}
+			said.Outcome, ending = ending, nil
 			delivered := ""
 			if said.Outcome.GetDelivered() {
 				delivered = " delivered"
 			}
 			b.note("outcome %s %s%s", said.Outcome.GetEnd().String()[len("RELAY_END_"):], said.Outcome.GetAnswer(), delivered)
 		case *brokerv1.RelayRequest_Listed:
+			if err := listing.Add(wire.ToolPiece{Tools: said.Listed.GetTools(), Instructions: said.Listed.GetInstructions(), More: said.Listed.GetMore()}, 8<<20); err != nil {
+				return err
+			}
+			if said.Listed.GetMore() {
+				continue
+			}
+			said.Listed = &brokerv1.RelayListed{Tools: listing.Tools, Instructions: listing.Instructions}
+			listing = wire.JoinedTools{}
 			names := ""
 			for _, tool := range said.Listed.GetTools() {
 				names += " " + tool.GetName()

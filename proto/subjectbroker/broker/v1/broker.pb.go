@@ -1666,7 +1666,9 @@ func (x *ListServersResponse) GetServers() []string {
 	return nil
 }
 
-// RelayRequest is one message of the worker plane about one server.
+// RelayRequest is one message of the worker plane about one server. None is larger
+// than 64 KiB: what is larger comes in pieces, one right after the other, and what
+// a process has not said to the end counts against a limit for the process.
 type RelayRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What is said.
@@ -1880,15 +1882,15 @@ type RelayCall struct {
 	// Name of the tool, exact bytes; empty for other methods.
 	Tool string `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
 	// A piece of the arguments: one JSON object in UTF-8 without duplicate keys, as
-	// it will be forwarded, at most 256 KiB a piece and 10 MiB in all.
+	// it will be forwarded, at most 10 MiB in all.
 	Arguments []byte `protobuf:"bytes,4,opt,name=arguments,proto3" json:"arguments,omitempty"`
-	// True when another piece of the arguments follows, as a RelayCall with the same
-	// id and nothing else set.
+	// True when another piece follows, as a RelayCall with the same id and nothing
+	// else set but more of the arguments or of meta.
 	More bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	// True when the client asked for progress.
 	Progress bool `protobuf:"varint,6,opt,name=progress,proto3" json:"progress,omitempty"`
-	// Hosted only: the members of the call's _meta that go to the server, one JSON
-	// object, at most 64 KiB; empty when there are none.
+	// Hosted only: a piece of the members of the call's _meta that go to the server,
+	// one JSON object, at most 64 KiB in all; empty when there are none.
 	Meta          []byte `protobuf:"bytes,7,opt,name=meta,proto3" json:"meta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2026,11 +2028,14 @@ type RelayOutcome struct {
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// How it ended.
 	End RelayEnd `protobuf:"varint,2,opt,name=end,proto3,enum=subjectbroker.broker.v1.RelayEnd" json:"end,omitempty"`
-	// For a call that a person approved: the answer, so that a later retry gets it
-	// and nothing is done twice; at most 1 MiB, else empty.
+	// For a call that a person approved: a piece of the answer, so that a later retry
+	// gets it and nothing is done twice; at most 1 MiB in all, else empty.
 	Answer []byte `protobuf:"bytes,3,opt,name=answer,proto3" json:"answer,omitempty"`
 	// True when the client has the answer.
-	Delivered     bool `protobuf:"varint,4,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	Delivered bool `protobuf:"varint,4,opt,name=delivered,proto3" json:"delivered,omitempty"`
+	// True when another piece of the answer follows, as a RelayOutcome with the same
+	// id and nothing else set.
+	More          bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2093,13 +2098,23 @@ func (x *RelayOutcome) GetDelivered() bool {
 	return false
 }
 
-// RelayListed is everything a server offers, as the caller parsed it.
+func (x *RelayOutcome) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// RelayListed is everything a server offers, as the caller parsed it, or a piece of
+// it; at most 4 MiB in all.
 type RelayListed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All tools of all pages.
 	Tools []*ServerTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// The server's instructions; empty when it has none.
-	Instructions  string `protobuf:"bytes,2,opt,name=instructions,proto3" json:"instructions,omitempty"`
+	// The server's instructions; empty when it has none. Those of pieces are joined.
+	Instructions string `protobuf:"bytes,2,opt,name=instructions,proto3" json:"instructions,omitempty"`
+	// True when another piece follows.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2148,6 +2163,13 @@ func (x *RelayListed) GetInstructions() string {
 	return ""
 }
 
+func (x *RelayListed) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 // ServerTool is one tool as a server describes it.
 type ServerTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2155,7 +2177,10 @@ type ServerTool struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The whole object from tools/list, re-serialised: compact, UTF-8, members
 	// sorted by name at every level, numbers as they were written; at most 1 MiB.
-	Object        []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	Object []byte `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// True when the object goes on in the next tool, the first one of the next
+	// message, which has the same name.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2202,6 +2227,13 @@ func (x *ServerTool) GetObject() []byte {
 		return x.Object
 	}
 	return nil
+}
+
+func (x *ServerTool) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 // RelayResponse is one message of the daemon.
@@ -2641,7 +2673,7 @@ type RelayAnswer struct {
 	// Number of the call.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	// A piece of the result object, or of the error object, as the server wrote it
-	// but re-serialised; at most 256 KiB.
+	// but re-serialised; at most 64 KiB.
 	Piece []byte `protobuf:"bytes,2,opt,name=piece,proto3" json:"piece,omitempty"`
 	// True when another piece follows.
 	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
@@ -2770,8 +2802,11 @@ type RelayTools struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Hosted: the tools with their objects, sorted by name. Wrapped: names alone.
 	Tools []*ServerTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Hosted: the server's instructions, when they are trusted.
-	Instructions  string `protobuf:"bytes,2,opt,name=instructions,proto3" json:"instructions,omitempty"`
+	// Hosted: the server's instructions, when they are trusted. Those of pieces are
+	// joined.
+	Instructions string `protobuf:"bytes,2,opt,name=instructions,proto3" json:"instructions,omitempty"`
+	// True when another piece follows.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2818,6 +2853,13 @@ func (x *RelayTools) GetInstructions() string {
 		return x.Instructions
 	}
 	return ""
+}
+
+func (x *RelayTools) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 // RelayKill ends the session.
@@ -2997,19 +3039,22 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\bprogress\x18\x06 \x01(\bR\bprogress\x12\x12\n" +
 	"\x04meta\x18\a \x01(\fR\x04meta\"\x1d\n" +
 	"\vRelayCancel\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\"\x89\x01\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\"\x9d\x01\n" +
 	"\fRelayOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
 	"\x03end\x18\x02 \x01(\x0e2!.subjectbroker.broker.v1.RelayEndR\x03end\x12\x16\n" +
 	"\x06answer\x18\x03 \x01(\fR\x06answer\x12\x1c\n" +
-	"\tdelivered\x18\x04 \x01(\bR\tdelivered\"l\n" +
+	"\tdelivered\x18\x04 \x01(\bR\tdelivered\x12\x12\n" +
+	"\x04more\x18\x05 \x01(\bR\x04more\"\x80\x01\n" +
 	"\vRelayListed\x129\n" +
 	"\x05tools\x18\x01 \x03(\v2#.subjectbroker.broker.v1.ServerToolR\x05tools\x12\"\n" +
-	"\finstructions\x18\x02 \x01(\tR\finstructions\"8\n" +
+	"\finstructions\x18\x02 \x01(\tR\finstructions\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"L\n" +
 	"\n" +
 	"ServerTool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06object\x18\x02 \x01(\fR\x06object\"\xdd\x03\n" +
+	"\x06object\x18\x02 \x01(\fR\x06object\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"\xdd\x03\n" +
 	"\rRelayResponse\x12>\n" +
 	"\x06opened\x18\x01 \x01(\v2$.subjectbroker.broker.v1.RelayOpenedH\x00R\x06opened\x12A\n" +
 	"\averdict\x18\x02 \x01(\v2%.subjectbroker.broker.v1.RelayVerdictH\x00R\averdict\x12A\n" +
@@ -3049,11 +3094,12 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x03end\x18\x04 \x01(\x0e2!.subjectbroker.broker.v1.RelayEndR\x03end\"7\n" +
 	"\rRelayProgress\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
-	"\x06params\x18\x02 \x01(\fR\x06params\"k\n" +
+	"\x06params\x18\x02 \x01(\fR\x06params\"\x7f\n" +
 	"\n" +
 	"RelayTools\x129\n" +
 	"\x05tools\x18\x01 \x03(\v2#.subjectbroker.broker.v1.ServerToolR\x05tools\x12\"\n" +
-	"\finstructions\x18\x02 \x01(\tR\finstructions\"=\n" +
+	"\finstructions\x18\x02 \x01(\tR\finstructions\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"=\n" +
 	"\tRelayKill\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x12\x16\n" +
 	"\x06policy\x18\x02 \x01(\tR\x06policy*V\n" +
