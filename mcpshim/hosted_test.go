@@ -1,12 +1,15 @@
 package mcpshim
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -414,6 +417,40 @@ func TestHostedDrains(t *testing.T) {
 	}
 	if err := <-c.done; err != nil {
 		t.Error(err)
+	}
+}
+
+// What is in flight when the client is gone is not waited for: its server may never
+// answer. The control is TestHostedDrains.
+func TestHostedAbandoned(t *testing.T) {
+	b := hostedBroker(t, "hub")
+	in, client, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer out.Close()
+	done := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	go func() {
+		defer close(done)
+		_ = Serve(ctx, Config{Worker: worker.Config{Places: b.Places, Subject: "worker", Version: "1.2.3"}, In: in, Out: out})
+	}()
+	fmt.Fprintln(client, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub_slow"}}`)
+	workertest.Eventually(t, "the call is there", func() bool { return len(b.Relayed()) > 1 })
+	if _, err := bufio.NewReader(answers).ReadString('\n'); err != nil { // that there are tools: nothing more is written by itself
+		t.Error(err)
+	}
+	client.Close()
+	answers.Close()
+	<-done
+	if ctx.Err() != nil {
+		t.Error("it waits for an answer that nobody reads")
 	}
 }
 

@@ -93,6 +93,8 @@ type shim struct {
 	hurry context.Context
 	rush  context.CancelFunc
 
+	out io.Writer // the client's
+
 	greeted atomic.Bool // the client can be told of changes
 
 	wanted chan struct{} // closed by want
@@ -113,7 +115,7 @@ func newShim(config Config) (*shim, error) {
 	}
 	s := &shim{
 		claimed: config.Worker.Subject, version: config.Worker.Version, tickets: newTickets(),
-		contents: make(chan struct{}, maxContents), trouble: config.Trouble,
+		contents: make(chan struct{}, maxContents), trouble: config.Trouble, out: config.Out,
 		told: map[wire.Reason]bool{}, subscribed: map[string]int{}, wanted: make(chan struct{}),
 	}
 	if s.trouble == nil {
@@ -180,6 +182,7 @@ func (s *shim) serve(ctx context.Context, transport *stdio) error {
 		}
 		s.keeper.Keep(keeping)
 	}()
+	go s.abandon(transport, s.out, keeping.Done())
 	ended := make(chan error, 1)
 	go func() { ended <- session.Wait() }()
 	select {

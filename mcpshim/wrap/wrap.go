@@ -21,8 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"subjectbroker/mcpshim"
 	"subjectbroker/mcpshim/strict"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker"
@@ -192,7 +191,7 @@ func (s *session) drain(out io.Writer) {
 					return
 				case <-every.C:
 				}
-				if unread(file) {
+				if mcpshim.Unread(file) {
 					s.lose()
 				}
 			}
@@ -228,19 +227,4 @@ func orDefault(n, standard int) int {
 		return standard
 	}
 	return n
-}
-
-// unread says whether nobody can read what is written to file any more.
-func unread(file *os.File) bool {
-	control, err := file.SyscallConn()
-	if err != nil {
-		return true
-	}
-	gone := false
-	err = control.Control(func(fd uintptr) {
-		polled := []unix.PollFd{{Fd: int32(fd)}}
-		n, err := unix.Poll(polled, 0)
-		gone = err == nil && n > 0 && polled[0].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0
-	})
-	return err != nil || gone
 }
