@@ -62,8 +62,9 @@ type Cost struct {
 
 	tool  string
 	at    int64
-	began bool // it began the session
-	probe bool // it is the probe of the tool's circuit breaker
+	gone  []int64 // what was pushed out of a full window of the rate
+	began bool    // it began the session
+	probe bool    // it is the probe of the tool's circuit breaker
 }
 
 // Cost returns what a call of tool costs, in millionths of the budget's unit; 0
@@ -94,6 +95,7 @@ func (c *Compiled) Retake(m *Meter, tool string, at time.Time, micros uint64) Co
 	if limits.Rate != nil {
 		m.times = append(m.times, cost.at)
 		if extra := len(m.times) - int(limits.Rate.Calls); extra > 0 {
+			cost.gone = slices.Clone(m.times[:extra])
 			m.times = slices.Delete(m.times, 0, extra)
 		}
 	}
@@ -112,6 +114,13 @@ func (c *Compiled) Undo(m *Meter, cost Cost) {
 	m.Spent -= min(m.Spent, cost.Micros)
 	if i := slices.Index(m.times, cost.at); i >= 0 {
 		m.times = slices.Delete(m.times, i, i+1)
+		// Calls are given back together with all that came after them, if at all: what
+		// they pushed out stood before what is there.
+		at := 0
+		for at < len(m.times) && len(cost.gone) > 0 && m.times[at] < cost.gone[0] {
+			at++
+		}
+		m.times = slices.Insert(m.times, at, cost.gone...)
 	}
 	if b := m.breakers[cost.tool]; b != nil && cost.probe && b.probe == cost.at {
 		b.probe = 0
