@@ -3,8 +3,8 @@
 // and, driven by a model that is faked on loopback, list and read a resource.
 // Run it with ./run, which installs the clients and takes the network away.
 //
-// It proves nothing about other versions of these clients, and nothing about
-// what a real model would do.
+// It proves nothing about other versions of these clients and servers, and
+// nothing about what a real model would do.
 package clients
 
 import (

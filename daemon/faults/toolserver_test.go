@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,8 +81,7 @@ func serverMain(file string) int {
 					return 1
 				}
 			case "leak":
-				page := bytes.Repeat([]byte{1}, 64<<10)
-				kept = append(kept, page)
+				kept = append(kept, bytes.Repeat([]byte{1}, 64<<10))
 				if _, err := syscall.Open("/dev/null", syscall.O_RDONLY, 0); err != nil {
 					return 1
 				}
@@ -103,6 +103,7 @@ func serverMain(file string) int {
 			answer(q.ID, map[string]any{})
 		}
 	}
+	runtime.KeepAlive(kept)
 	return 0
 }
 
