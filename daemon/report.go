@@ -26,9 +26,13 @@ func (d *Daemon) report(r *run) *brokerv1.ReportResponse {
 	covered, notProvided := boundaries(r.tier)
 	m.Covered = append(m.Covered, covered...)
 	m.NotProvided = append(notProvided,
-		"Approval by a person: what needs it is denied.",
-		"Use of a credential without showing it.",
+		"Rules around servers that an agent starts itself, through the broker or past it: it could start them without.",
 	)
+	if d.approvable() {
+		m.Covered = append(m.Covered, "What needs a person waits for one, and only an authenticated operator can answer.")
+	} else {
+		m.NotProvided = append(m.NotProvided, "Approval by a person: nobody can give it, and what needs it is denied.")
+	}
 	return m
 }
 
