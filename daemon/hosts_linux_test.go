@@ -782,6 +782,24 @@ func TestKilledByPolicy(t *testing.T) {
 	equal(t, "processes released", restarted.GetProcesses(), 1)
 	equal(t, "afterwards", hostedRelay(t, d.Open("worker"), "hub").call("echo", `{"a":"good"}`).String(), `OK {"a":"good"}`)
 
+	// What was counted is given back, the policy goes, and sbd is started again: it stays stopped.
+	hostedRelay(t, d.Open("worker"), "hub").call("echo", `{"a":"bad"}`)
+	eventually(t, "it is killed once more", func() bool { return process(t, d, "hub", "worker").GetState() == "killed" })
+	for _, remove := range []bool{false, true} {
+		_, err = d.Operator().ResetPolicy(t.Context(), &operatorv1.ResetPolicyRequest{Subject: "worker", Server: "hub", Remove: remove})
+		must(t, err)
+		d.Restart()
+		if again, err := tryHostedRelay(t, d.Open("worker"), "hub"); err == nil {
+			if e := again.call("echo", `{"a":"good"}`); e.verdict.GetForward() {
+				t.Errorf("without what was counted, removed %v: %s", remove, e)
+			}
+		}
+	}
+	_, err = d.Operator().RestartServer(t.Context(), &operatorv1.RestartServerRequest{Name: "hub", Subject: "worker"})
+	must(t, err)
+	applyRules(t, d, "version: 1\npolicies: [{subject: worker, server: hub, rules: {security: {granular_rules: "+
+		"[{tool: echo, deny_if: {arguments: {a: bad}}, action: kill}]}}}]\n")
+
 	// A later subject of the name is another one.
 	hostedRelay(t, d.Open("worker"), "hub").call("echo", `{"a":"bad"}`)
 	eventually(t, "it is killed again", func() bool { return process(t, d, "hub", "worker").GetState() == "killed" })

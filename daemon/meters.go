@@ -64,8 +64,9 @@ const (
 	meterDone   meterWhat = 'd' // it ended
 	meterKill   meterWhat = 'k' // a rule killed the session
 	meterStop   meterWhat = 's' // a rule stopped the hosted server for the subject
-	meterReset  meterWhat = 'r' // the operator set everything to nothing
-	meterRevive meterWhat = 'v' // the operator restarted the server
+	meterReset  meterWhat = 'r' // the operator set to nothing what was counted; a stopped server stays so
+	meterRevive meterWhat = 'v' // the operator restarted the server, or removed it
+	meterLeave  meterWhat = 'l' // the operator removed the subject
 )
 
 // meterEvent is one thing that changes what was counted. Those that stand in the
@@ -125,7 +126,7 @@ func (ts tallies) apply(e *meterEvent, find findPolicy) {
 	case meterReset:
 		// Relays that are open stay so.
 		if t := ts[policyKey{e.subject, e.server}]; t != nil {
-			t.spent, t.killedBy = 0, ""
+			t.spent = 0
 			for _, s := range t.sessions {
 				s.meter = nil
 			}
@@ -134,6 +135,13 @@ func (ts tallies) apply(e *meterEvent, find findPolicy) {
 	case meterRevive:
 		for k, t := range ts {
 			if k.server == e.server && (e.subject == "" || k.subject == e.subject) {
+				t.revive()
+			}
+		}
+		return
+	case meterLeave:
+		for k, t := range ts {
+			if k.subject == e.subject {
 				t.revive()
 			}
 		}
@@ -379,7 +387,8 @@ func (m *meters) of(subject, server string) []*operatorv1.PolicyMeter {
 }
 
 // reset sets what was counted for a subject around a server to nothing, also what
-// was spent and a kill. The entry that tells of it is of kind policy.reset and in
+// was spent and the kill of a session. A hosted server that a rule has stopped runs
+// again when it is restarted. The entry that tells of it is of kind policy.reset and in
 // the log already.
 func (m *meters) reset(subject, server string) {
 	m.note(meterEvent{what: meterReset, subject: subject, server: server})
@@ -390,6 +399,13 @@ func (m *meters) reset(subject, server string) {
 // already.
 func (m *meters) revive(server, subject string) {
 	m.note(meterEvent{what: meterRevive, server: server, subject: subject})
+}
+
+// leave lifts every kill of a subject that was removed: a later one of its name is
+// another one. The entry that tells of it is of kind subject.remove and in the log
+// already.
+func (m *meters) leave(subject string) {
+	m.note(meterEvent{what: meterLeave, subject: subject})
 }
 
 // deadline is when a session has lasted as long as its policy lets it, and what

@@ -216,8 +216,10 @@ func meterEventOf(e audit.Entry) *meterEvent {
 		event.what, event.killedBy = meterStop, e.Policy
 	case kindPolicyReset, kindPolicyRemove:
 		event.what = meterReset
-	case kindServerRestart:
+	case kindServerRestart, kindServerRemove:
 		event.what = meterRevive
+	case kindSubjectRemove:
+		event.what = meterLeave
 	default:
 		return nil
 	}

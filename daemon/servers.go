@@ -129,7 +129,7 @@ func (o operator) serverRemoval(ctx context.Context, st *state, name string) cha
 			delete(st.servers, name)
 			d.offers.forget(name)
 		},
-		permit: forgotten.permit,
+		permit: func(st *state) { forgotten.permit(st); st.meters.revive(name, "") },
 		after:  func() { d.hub.listChanged() },
 	}
 }
