@@ -14,6 +14,7 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/grants"
+	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
 )
 
@@ -151,8 +152,12 @@ func (s *state) callableTools(server string, o *offer) (tools []pin, instruction
 // exposed is the name under which agents see a tool.
 func exposed(server, tool string) string { return server + "_" + tool }
 
-// exposable reports whether agents can be shown a tool under its exposed name.
-func exposable(server, tool string) bool { return len(exposed(server, tool)) <= maxExposed }
+// exposable reports whether agents can be shown a tool under its exposed name: it is
+// not too long, and none of the shim's own.
+func exposable(server, tool string) bool {
+	name := exposed(server, tool)
+	return len(name) <= maxExposed && !wire.OwnTool(name)
+}
 
 // size is about how many bytes it holds.
 func (o *offer) size() int {
