@@ -61,7 +61,7 @@ func CutTools(tools []*brokerv1.ServerTool, instructions string) []ToolPiece {
 	return pieces
 }
 
-// ErrPieces: pieces that do not fit together, or are more than there may be.
+// ErrPieces says that pieces do not fit together, or are more than there may be.
 var ErrPieces = errors.New("pieces that do not fit together")
 
 // JoinedTools puts pieces together. The zero value has none.
