@@ -28,8 +28,9 @@ which all that were forwarded would have been: the tools that were called, the m
 calls of one session, and the most in a minute. Read it before you apply it; a tool
 that is needed once a month is missing after a week.
 
-The log holds no arguments, so that rules about arguments are yours to add. Nothing
-is changed.
+The log holds no arguments, so that rules about arguments are yours to add. Tools of
+which calls were approved by a person go on to need one. A policy that stands now is
+replaced whole when you apply another one: carry its rules over. Nothing is changed.
 
 Examples:
   sbctl policy suggest coder github --since 7d > github.yaml
@@ -42,6 +43,7 @@ const window = time.Minute
 // callHistory is what a subject called on one server.
 type callHistory struct {
 	tools    map[string]int // forwarded
+	approved map[string]int // of those, when a person had said so
 	refused  map[string]int
 	sessions map[string]uint64 // forwarded, by launch or run
 	times    []time.Time       // of those forwarded, in the order of the log
@@ -58,6 +60,9 @@ func (h *callHistory) add(e *verify.Entry) {
 		return
 	}
 	h.tools[e.Tool]++
+	if e.ApprovalID != "" {
+		h.approved[e.Tool]++
+	}
 	session := e.LaunchID
 	if session == "" {
 		session = e.RunID
@@ -93,7 +98,7 @@ func (c policySuggestCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	h := &callHistory{tools: map[string]int{}, refused: map[string]int{}, sessions: map[string]uint64{}}
+	h := &callHistory{tools: map[string]int{}, approved: map[string]int{}, refused: map[string]int{}, sessions: map[string]uint64{}}
 	err = a.eachLine(ctx, doing, &operatorv1.ReadAuditRequest{Subject: c.Subject, Kind: kindCall, Since: since}, func(line []byte) error {
 		e, err := verify.ParseLine(line)
 		if err == nil && e.Server == c.Server {
@@ -127,7 +132,7 @@ func (h *callHistory) document(subject, server string) string {
 	calls := len(h.times)
 	fmt.Fprintf(&text, "# From %s of %s to %s, %s to %s.\n", count(calls, "call"), subject, server,
 		h.first.UTC().Format(time.RFC3339), h.last.UTC().Format(time.RFC3339))
-	text.WriteString("# The log holds no arguments: granular_rules are yours to add. Try it first with\n# \"sbctl policy test\".\n")
+	text.WriteString("# The log holds no arguments: granular_rules are yours to add. Try it first with\n# \"sbctl policy test\". It replaces a policy that stands now whole, with its rules,\n# budget and approvals: carry those over.\n")
 	fmt.Fprintf(&text, "version: 1\nsubjects: {%s: {}}\npolicies:\n", quotedYAML(subject))
 	fmt.Fprintf(&text, "  - subject: %s\n    server: %s\n    rules:\n", quotedYAML(subject), quotedYAML(server))
 	most := uint64(0)
@@ -139,6 +144,12 @@ func (h *callHistory) document(subject, server string) string {
 	text.WriteString("      security:\n        allowed_tools:\n")
 	for _, tool := range slices.Sorted(maps.Keys(h.tools)) {
 		fmt.Fprintf(&text, "          - %s # %s\n", quotedYAML(tool), count(h.tools[tool], "call"))
+	}
+	if len(h.approved) > 0 {
+		text.WriteString("        require_approval:\n")
+	}
+	for _, tool := range slices.Sorted(maps.Keys(h.approved)) {
+		fmt.Fprintf(&text, "          - %s # %s approved\n", quotedYAML(tool), count(h.approved[tool], "call"))
 	}
 	for _, tool := range slices.Sorted(maps.Keys(h.refused)) {
 		if h.tools[tool] == 0 {
