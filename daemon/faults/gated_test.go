@@ -33,11 +33,13 @@ const askAPerson = "approvalWait: 4m, rules: {security: {require_approval: [hit]
 type gatedCall struct {
 	w         *toolWorld
 	id        string
-	approvals int // that the person gave
-	got       int // answers that the agent had
+	hold      bool // until release the server does not answer
+	approvals int  // that the person gave
+	got       int  // answers that the agent had
 }
 
-func (g *gatedCall) args(hold bool) string { return fmt.Sprintf(`{"id":%q,"hold":%t}`, g.id, hold) }
+// args are those of every try: with others it would be another call.
+func (g *gatedCall) args() string { return fmt.Sprintf(`{"id":%q,"hold":%t}`, g.id, g.hold) }
 
 func (g *gatedCall) card() (card *operatorv1.Approval) {
 	g.w.t.Helper()
@@ -69,7 +71,7 @@ func (g *gatedCall) release() { write(g.w.t, g.w.file+"."+g.id+".go", "") }
 // reach makes the call and returns when it is at a stage.
 func (g *gatedCall) reach(c *caller, stage string) (answer <-chan string) {
 	g.w.t.Helper()
-	answer = c.tool("hit", g.args(stage == forwarded))
+	answer = c.tool("hit", g.args())
 	if stage == beforeCard {
 		time.Sleep(rand.N(3 * time.Millisecond))
 		return answer
@@ -103,7 +105,7 @@ func (g *gatedCall) reach(c *caller, stage string) (answer <-chan string) {
 // so has the first try, if its shim lives.
 func (g *gatedCall) settle(c *caller, first <-chan string) {
 	g.w.t.Helper()
-	retry := c.tool("hit", g.args(false))
+	retry := c.tool("hit", g.args())
 	for _, answer := range []<-chan string{retry, first} {
 		var text string
 		eventually(g.w.t, g.id+" is answered", func() bool {
@@ -144,13 +146,14 @@ func TestKilledAtEachStageOfAGatedCall(t *testing.T) {
 			for _, victim := range victims {
 				for i, stage := range stages {
 					subject := fmt.Sprintf("%s%d", victim, i)
-					g := &gatedCall{w: w, id: subject}
+					g := &gatedCall{w: w, id: subject, hold: stage == forwarded}
 					all[subject] = g
 					c := w.call(subject, server)
 					c.warm()
 					answer := g.reach(c, stage)
 					c = w.strike(victim, subject, server, c)
 					g.release()
+					c.warm() // or the retry would find no server
 					g.settle(c, answer)
 					c.close()
 					if problem := g.wrong(); problem != "" {
@@ -242,10 +245,10 @@ func TestKilledWithoutAGate(t *testing.T) {
 	t.Parallel()
 	w := newToolWorld(t, keepScore(t, "control: an ungated call is made again after a kill"))
 	w.admit("", "server0")
-	g := &gatedCall{w: w, id: "server0"}
+	g := &gatedCall{w: w, id: "server0", hold: true}
 	c := w.call("server0", "hosted")
 	c.warm()
-	answer := c.tool("hit", g.args(true))
+	answer := c.tool("hit", g.args())
 	eventually(t, "it is made", func() bool { return w.done(g.id) > 0 })
 	if g.wrong() == "" {
 		t.Error("a call without a person is not noticed")
@@ -255,7 +258,7 @@ func TestKilledWithoutAGate(t *testing.T) {
 	g.release()
 	g.settle(c, answer)
 	c.warm()
-	g.settle(c, c.tool("hit", g.args(false)))
+	g.settle(c, c.tool("hit", g.args()))
 	if g.wrong() == "" {
 		t.Errorf("it was made %d times, and that is not noticed", w.done(g.id))
 	}
