@@ -298,7 +298,7 @@ func (w *argumentWriter) text(s string) {
 	if w.muted {
 		return
 	}
-	masks := w.masks(s)
+	masks := masked(s, w.secrets)
 	if len(s) <= w.most.text {
 		w.quoted(s, 0, len(s), masks)
 		return
@@ -365,9 +365,9 @@ func (w *argumentWriter) plain(s string) {
 	}
 }
 
-// masks says which parts of a text must not be shown: what is a credential, and no
-// more than that, so that a person sees what stands beside it.
-func (w *argumentWriter) masks(s string) (all []credential.Span) {
+// masked says which parts of a text must not be shown: what is a credential or one of
+// secrets, and no more than that, so that a person sees what stands beside it.
+func masked(s string, secrets [][]byte) (all []credential.Span) {
 	// Only what could be shown is looked at closely: texts may be long.
 	const most = 2 * maxShown
 	if len(s) <= 2*most {
@@ -379,7 +379,7 @@ func (w *argumentWriter) masks(s string) (all []credential.Span) {
 			all = append(all, credential.Span{Begin: behind + m.Begin, End: behind + m.End})
 		}
 	}
-	for _, secret := range w.secrets {
+	for _, secret := range secrets {
 		bare := string(bytes.TrimSpace(secret))
 		if len(bare) < minMasked {
 			continue

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -118,5 +119,50 @@ func escaped(line []byte) string {
 	if len(line) > 0 {
 		b.WriteString("…")
 	}
+	return b.String()
+}
+
+// minSaid is how long a line of a secret is at least, in bytes, to be looked for by
+// itself where a server may have written it.
+const minSaid = 8
+
+// unsaid are lines without the secrets that their server has now, and without what
+// looks like a credential: to read the logs needs less than to read those.
+func (d *Daemon) unsaid(name string, lines []logLine) []string {
+	if len(lines) == 0 {
+		return nil
+	}
+	server, _ := d.state().server(name)
+	secrets := d.secretsOf(server.Secrets())
+	var forms [][]byte
+	for _, secret := range secrets {
+		forms = append(forms, []byte(escaped(bytes.TrimSpace(secret))))
+		for part := range bytes.Lines(secret) {
+			if part = bytes.TrimSpace(part); len(part) >= minSaid {
+				forms = append(forms, []byte(escaped(part)))
+			}
+		}
+		clear(secret)
+	}
+	texts := make([]string, len(lines))
+	for i, line := range lines {
+		texts[i] = unsaid(line.text, forms)
+	}
+	for _, form := range forms {
+		clear(form)
+	}
+	return texts
+}
+
+// unsaid is a text with what must not be shown of it replaced by its length.
+func unsaid(text string, secrets [][]byte) string {
+	var b strings.Builder
+	from := 0
+	for _, m := range masked(text, secrets) {
+		b.WriteString(text[from:m.Begin])
+		fmt.Fprintf(&b, "[masked %d bytes]", m.End-m.Begin)
+		from = m.End
+	}
+	b.WriteString(text[from:])
 	return b.String()
 }

@@ -425,8 +425,9 @@ func (o operator) ReadServerLogs(req *operatorv1.ReadServerLogsRequest, stream g
 	}
 	for number := uint64(0); ; {
 		lines, newest, more := d.hosts.logs.after(number, req.GetName(), req.GetSubject(), req.GetSubject() == "")
-		for _, line := range lines {
-			if err := stream.Send(&operatorv1.ReadServerLogsResponse{Subject: line.subject, Time: millis(line.at), Line: line.text}); err != nil {
+		for i, text := range d.unsaid(req.GetName(), lines) {
+			line := lines[i]
+			if err := stream.Send(&operatorv1.ReadServerLogsResponse{Subject: line.subject, Time: millis(line.at), Line: text}); err != nil {
 				return err
 			}
 		}
