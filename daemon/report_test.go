@@ -16,7 +16,7 @@ func TestReportOfApprovals(t *testing.T) {
 	run := d.Open("worker")
 	reported := func() (covered, notProvided bool) {
 		t.Helper()
-		report, err := d.Broker().Report(t.Context(), &brokerv1.ReportRequest{RunId: run.ID})
+		report, err := run.Report(t.Context(), &brokerv1.ReportRequest{RunId: run.ID})
 		if err != nil {
 			t.Fatal(err)
 		}
