@@ -929,25 +929,28 @@ func (s *relay) forget(c *relayCall) {
 // judge brings a call to its place in the log, or to a person. Whoever was asked
 // already may have answered for this call too: then it is its turn.
 func (s *relay) judge(c *relayCall) {
-	var pass func()
-	g := s.start(c, func() { pass() })
+	passed := make(chan struct{})
+	waited := false // set before passed is closed
+	g := s.start(c, func() {
+		waited = true
+		close(passed)
+	})
 	if g.asks() {
-		passed := make(chan struct{})
-		pass = sync.OnceFunc(func() { close(passed) })
 		s.d.relays.tasks.Go(func() {
-			defer pass()
 			g.person(s.ctx)
 			g.place()
-			pass()
-			s.settle(c, g.finish(s.ctx))
+			if waited {
+				s.settle(c, g.finish(s.ctx))
+				return
+			}
+			close(passed)
 		})
-		select {
-		case <-passed:
-		case <-s.ctx.Done():
+		if <-passed; waited {
+			return
 		}
-		return
+	} else {
+		g.place()
 	}
-	g.place()
 	if !g.waits() {
 		s.settle(c, g.finish(s.ctx))
 		return
