@@ -21,6 +21,7 @@ type toolCall struct {
 	hosted bool // the daemon has the server run and forwards
 	tool   string
 	args   []byte // one JSON object, as it will be forwarded; empty: none were given
+	came   uint64 // how many starts of servers had failed when it came
 	// offer is what the server says that it offers; nil: nobody knows.
 	offer *offer
 	// waiting is called, at most once, when a person is asked; nil: nobody is told.
@@ -101,7 +102,7 @@ func (d *Daemon) beginCall(r *run, c toolCall) *judging {
 	a.entry = e
 	a.also, a.gate = ask, ask.person
 	if c.hosted {
-		a.open = func(*opened) error { return d.hosts.ready(c.ctx, r, c.server, c.tool) }
+		a.open = func(*opened) error { return d.hosts.ready(c.ctx, r, c.server, c.tool, c.came) }
 	}
 	return &judging{d: d, ask: ask, passage: d.consider(a, capability)}
 }

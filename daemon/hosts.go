@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/status"
@@ -42,6 +43,7 @@ type hosts struct {
 	alive  map[*hostProcess]bool // also those that are on their way out
 	closed bool
 	tasks  sync.WaitGroup
+	misses atomic.Uint64 // starts that failed, of all servers; see hosts.ready
 
 	logs *hostLogs
 }
@@ -65,6 +67,8 @@ type host struct {
 	started  time.Time
 	starts   uint32
 	cause    string // why it does not run, in words; empty: it runs, or nobody asked
+	lastErr  error  // of the last start, where that failed…
+	lastNo   uint64 // …as number lastNo of all that did
 }
 
 // hostAttempt is one start, for which several calls may wait.
@@ -164,9 +168,10 @@ func newHosts(d *Daemon, program string) *hosts {
 // tool as it was pinned; with an empty tool, only that it runs. It belongs before
 // the entry of a call, where content is opened: what it refuses (errHostRefused,
 // errHostChanged, errHostGone) was not forwarded. It waits for a start as long as
-// ctx lets it, at most a minute.
-func (h *hosts) ready(ctx context.Context, r *run, server, tool string) error {
-	p, err := h.ensure(ctx, r, server)
+// ctx lets it, at most a minute. came is how many starts had failed when the call
+// came: one that failed since was for this call too, however late its turn is.
+func (h *hosts) ready(ctx context.Context, r *run, server, tool string, came uint64) error {
+	p, err := h.ensure(ctx, r, server, came)
 	if err != nil {
 		return err
 	}
@@ -190,7 +195,7 @@ func (h *hosts) call(ctx context.Context, k hostKey, c hostCall) error {
 		return hostRefusal(causeNoServer, "a call without a run of %s", shown(k.subject))
 	}
 	for range 2 { // it may end between the two steps, and be started again
-		p, err := h.ensure(ctx, c.run, k.server)
+		p, err := h.ensure(ctx, c.run, k.server, h.misses.Load())
 		if err != nil {
 			return err
 		}
@@ -220,8 +225,9 @@ func (h *hosts) offerOf(k hostKey) *offer {
 }
 
 // ensure returns a process of the server for the run's subject, and remembers that
-// the run uses it. Concurrent calls start one.
-func (h *hosts) ensure(ctx context.Context, r *run, name string) (*hostProcess, error) {
+// the run uses it. Concurrent calls start one, and share what came of it; came is
+// as in ready.
+func (h *hosts) ensure(ctx context.Context, r *run, name string, came uint64) (*hostProcess, error) {
 	k := hostKey{r.subject, name}
 	for {
 		if h.d.over(r) {
@@ -235,7 +241,7 @@ func (h *hosts) ensure(ctx context.Context, r *run, name string) (*hostProcess, 
 			h.failed(k, server, r.born, err)
 			return nil, err
 		}
-		p, again, err := h.step(ctx, k, r, server)
+		p, again, err := h.step(ctx, k, r, server, came)
 		if !again {
 			return p, err
 		}
@@ -264,7 +270,7 @@ func secretDenied(subject, name string, cause grants.Cause) error {
 
 // step does one thing towards a process: it joins the one there is, waits for what
 // has to happen before, or starts one. With again there is more to do.
-func (h *hosts) step(ctx context.Context, k hostKey, r *run, server grants.Server) (p *hostProcess, again bool, err error) {
+func (h *hosts) step(ctx context.Context, k hostKey, r *run, server grants.Server, came uint64) (p *hostProcess, again bool, err error) {
 	h.mu.Lock()
 	e := h.entry(k, server, r.born)
 	switch {
@@ -291,6 +297,9 @@ func (h *hosts) step(ctx context.Context, k hostKey, r *run, server grants.Serve
 		// What was refused to another run need not be refused to this one.
 		refused := a.err != nil && a.run != r && errors.Is(a.err, errHostRefused)
 		return nil, a.err == nil || refused, a.err
+	case e.lastErr != nil && e.lastNo > came:
+		defer h.mu.Unlock()
+		return nil, false, e.lastErr
 	}
 	if pause := time.Until(e.retry); pause > 0 {
 		cause := e.cause
@@ -408,10 +417,11 @@ func (h *hosts) start(e *host, a *hostAttempt, o *operatorStart) {
 		a.err, e.cause = err, wordsOf(err)
 		if errors.Is(err, errHostGone) {
 			e.died(0)
+			e.lastErr, e.lastNo = err, h.misses.Add(1)
 		}
 		return
 	}
-	e.process, e.cause = p, ""
+	e.process, e.cause, e.lastErr = p, "", nil
 	e.started, e.starts = h.d.clock.now(), e.starts+1
 	h.tasks.Go(func() { h.attend(e, p) })
 	if a.run != nil {

@@ -318,6 +318,7 @@ type relayCall struct {
 	args     []byte
 	meta     []byte
 	progress bool
+	came     uint64      // how many starts of servers had failed then
 	refused  wire.Reason // it is refused whatever it is; empty: not yet
 	held     int64       // bytes that it holds of relays
 
@@ -837,7 +838,7 @@ func (s *relay) call(m *brokerv1.RelayCall) error {
 		return s.malformed()
 	case !rest:
 		s.last = m.GetId()
-		c = &relayCall{id: m.GetId(), method: m.GetMethod(), tool: m.GetTool(), progress: m.GetProgress()}
+		c = &relayCall{id: m.GetId(), method: m.GetMethod(), tool: m.GetTool(), progress: m.GetProgress(), came: s.d.hosts.misses.Load()}
 		if len(c.tool) > maxToolName {
 			c.refused = wire.InvalidArgument
 		}
@@ -1053,7 +1054,7 @@ func (s *relay) start(c *relayCall, waits func()) *judging {
 		return d.beginMethod(s.ctx, r, s.server, c.method)
 	}
 	return d.beginCall(r, toolCall{
-		ctx: c.ctx, server: s.server, hosted: s.hosted, tool: c.tool, args: c.args, offer: s.offered(),
+		ctx: c.ctx, server: s.server, hosted: s.hosted, tool: c.tool, args: c.args, came: c.came, offer: s.offered(),
 		waiting: func(approvalID string) {
 			waits()
 			s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Waiting{Waiting: &brokerv1.RelayWaiting{Id: c.id, ApprovalId: approvalID}}})
