@@ -333,8 +333,9 @@ func (h *hosts) launch(k hostKey, server grants.Server) (*hostProcess, error) {
 	h.tasks.Go(func() { h.log(k, child.stderr); close(logged) })
 	h.tasks.Go(func() {
 		<-child.gone
-		_ = child.conn.Close()
+		_ = child.conn.SetReadDeadline(time.Now().Add(hostKillAfter)) // what it said last is heard
 		<-p.silent
+		_ = child.conn.Close()
 		_ = child.stderr.SetReadDeadline(time.Now().Add(hostKillAfter)) // what it said last
 		<-logged
 		p.mu.Lock()
