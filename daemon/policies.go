@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"subjectbroker/audit"
 	"subjectbroker/grants/policy"
 	"subjectbroker/grants/rules"
+	"subjectbroker/proto/links"
 	"subjectbroker/vault"
 )
 
@@ -49,7 +47,7 @@ func (s *state) loadPolicies(tx *vault.Tx) error {
 		}
 		var compiled *rules.Compiled
 		if err == nil {
-			compiled, err = rules.Compile(p, resolvePath)
+			compiled, err = rules.Compile(p, links.Resolve)
 		}
 		if err != nil {
 			return fmt.Errorf("%w: policy row %s: %v", vault.ErrIntegrity, name, err)
@@ -62,7 +60,7 @@ func (s *state) loadPolicies(tx *vault.Tx) error {
 // policyChange adds or replaces a policy. One that lets nothing through that was not
 // let through before is in force from the intent on, any other when it is applied.
 func (o operator) policyChange(ctx context.Context, st *state, p rules.Policy) (change, error) {
-	compiled, err := rules.Compile(p, resolvePath)
+	compiled, err := rules.Compile(p, links.Resolve)
 	if err != nil {
 		return change{}, refuse("policy of %s around %s: %v", p.Subject, p.Server, err)
 	}
@@ -157,75 +155,3 @@ func (s *state) needOfPolicies(c policy.Change) need {
 	}
 	return whenRaised
 }
-
-// maxLinks is how many links to nothing a path may lead over.
-const maxLinks = 40
-
-// resolvePath resolves the links of an absolute path as far as it exists; what does
-// not exist is left as it is, and a link to what does not exist is followed: it is
-// where something would be made. What cannot be looked into is an error.
-func resolvePath(path string) (string, error) {
-	if isOwn(path) {
-		return "", errOwn
-	}
-	rest, links := "", 0
-	for {
-		resolved, err := filepath.EvalSymlinks(path)
-		if err == nil {
-			return filepath.Join(resolved, rest), nil
-		}
-		parent, last := filepath.Split(strings.TrimRight(path, "/"))
-		if last == "" || !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		target, err := os.Readlink(parent + last)
-		switch links++; {
-		case err == nil && links > maxLinks:
-			return "", errLinks
-		case err == nil && filepath.IsAbs(target):
-			path = target
-		case err == nil:
-			path = parent + target // not cleaned: what it goes up from may be a link
-		default:
-			path, rest = parent, filepath.Join(last, rest)
-		}
-	}
-}
-
-// isOwn reports whether a path leads to or over what is something else to each
-// process that opens it, as /proc/self/cwd is: here it says nothing about the server.
-func isOwn(path string) bool {
-	left, at, links := strings.Split(path, "/"), "/", 0
-	for len(left) > 0 {
-		name := left[0]
-		left = left[1:]
-		if name == "" || name == "." {
-			continue
-		}
-		if name == ".." {
-			at = filepath.Dir(at)
-			continue
-		}
-		at = filepath.Join(at, name)
-		if at == "/proc" || at == "/dev/fd" {
-			return true
-		}
-		target, err := os.Readlink(at)
-		if err != nil {
-			continue // it is no link
-		}
-		if links++; links > maxLinks {
-			return true
-		}
-		left = append(strings.Split(target, "/"), left...)
-		at = filepath.Dir(at)
-		if filepath.IsAbs(target) {
-			at = "/"
-		}
-	}
-	return false
-}
-
-var errOwn = errors.New("the path means something else to each process")
-
-var errLinks = errors.New("the path leads over too many links")

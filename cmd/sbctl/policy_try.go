@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/grants/policy"
+	"subjectbroker/proto/links"
 	"subjectbroker/proto/wire"
 )
 
@@ -237,23 +236,6 @@ func (c policyTestCmd) trial(a *app, doing string) (*policy.Trial, policy.Pair, 
 	case len(found) > 1:
 		return nil, policy.Pair{}, refuse(doing, "it has %d policies: say --subject and --server", len(found))
 	}
-	trial, err := document.Try(found[0], followLinks)
+	trial, err := document.Try(found[0], links.Resolve)
 	return trial, found[0], fail(err, "%s", doing)
-}
-
-// followLinks resolves the links in the part of an absolute path that exists, as the
-// daemon does.
-func followLinks(path string) (string, error) {
-	rest := ""
-	for {
-		resolved, err := filepath.EvalSymlinks(path)
-		if err == nil {
-			return filepath.Join(resolved, rest), nil
-		}
-		parent, last := filepath.Split(strings.TrimRight(path, "/"))
-		if last == "" || !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		path, rest = parent, filepath.Join(last, rest)
-	}
 }
