@@ -148,22 +148,7 @@ func callWithin[Q, R any](ctx context.Context, a *app, limit time.Duration, doin
 // confirm asks a person before something that cannot be undone. --yes answers
 // beforehand; without a terminal and without --yes it refuses.
 func (a *app) confirm(ctx context.Context, doing, question string) error {
-	if a.opts.Yes {
-		return nil
-	}
-	tty, err := a.tty()
-	if err != nil {
-		return refuse(doing, "this cannot be undone and there is no terminal to ask on: add --yes")
-	}
-	defer func() { _ = tty.Close() }()
-	yes, err := tty.Confirm(ctx, ui.Safe(question))
-	if err != nil {
-		return fail(err, "%s", doing)
-	}
-	if !yes {
-		return &failure{code: wire.InvalidArgument, doing: doing, what: "not confirmed, nothing was changed", exit: wire.ExitFailed}
-	}
-	return nil
+	return a.consent(ctx, doing, "this cannot be undone and there is no terminal to ask on: add --yes", question)
 }
 
 // paste is a command of sbctl as it can be pasted into a shell: with the

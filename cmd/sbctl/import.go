@@ -67,12 +67,9 @@ const formatSubjectBroker = "subject-broker"
 // Run imports a policy.
 func (c importPolicyCmd) Run(ctx context.Context, a *app) error {
 	doing := "importing " + c.File
-	file, err := openImport(doing, c.File, false)
+	file, err := openPolicy(doing, c.File)
 	if err != nil {
 		return err
-	}
-	if len(file.Text()) > policy.MaxSize {
-		return refuse(doing, "a policy has at most %d bytes", policy.MaxSize)
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
@@ -108,6 +105,15 @@ func openImport(doing, name string, replaceable bool) (*agents.File, error) {
 		return nil, agentFailure(err, doing)
 	}
 	return file, nil
+}
+
+// openPolicy reads a policy of another program, which the daemon parses.
+func openPolicy(doing, name string) (*agents.File, error) {
+	file, err := openImport(doing, name, false)
+	if err == nil && len(file.Text()) > policy.MaxSize {
+		return nil, refuse(doing, "a policy has at most %d bytes", policy.MaxSize)
+	}
+	return file, err
 }
 
 // workingDir is where the command was given, links followed.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 
-	"subjectbroker/grants/policy"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
 
@@ -35,12 +34,9 @@ Examples:
 // Run imports a policy.
 func (c importBrakeCmd) Run(ctx context.Context, a *app) error {
 	doing := "importing " + c.File
-	file, err := openImport(doing, c.File, false)
+	file, err := openPolicy(doing, c.File)
 	if err != nil {
 		return err
-	}
-	if len(file.Text()) > policy.MaxSize {
-		return refuse(doing, "a policy has at most %d bytes", policy.MaxSize)
 	}
 	got, err := call(ctx, a, doing, &operatorv1.ApplyRequest{
 		Document: file.Text(), DryRun: c.DryRun, Format: formatAgentBrake, Subject: c.Subject, Server: c.Server,
