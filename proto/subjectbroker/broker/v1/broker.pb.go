@@ -163,11 +163,12 @@ type OpenRunRequest struct {
 	// ASCII; anything else is refused.
 	ShimVersion string `protobuf:"bytes,2,opt,name=shim_version,json=shimVersion,proto3" json:"shim_version,omitempty"`
 	// What the client claims to be. Inside a launch the claim is ignored: the
-	// launch decides. Agent keys are a further case of this oneof.
+	// launch decides.
 	//
 	// Types that are valid to be assigned to Claim:
 	//
 	//	*OpenRunRequest_Subject
+	//	*OpenRunRequest_AgentKey
 	Claim         isOpenRunRequest_Claim `protobuf_oneof:"claim"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -233,6 +234,15 @@ func (x *OpenRunRequest) GetSubject() *SubjectClaim {
 	return nil
 }
 
+func (x *OpenRunRequest) GetAgentKey() *AgentKeyClaim {
+	if x != nil {
+		if x, ok := x.Claim.(*OpenRunRequest_AgentKey); ok {
+			return x.AgentKey
+		}
+	}
+	return nil
+}
+
 type isOpenRunRequest_Claim interface {
 	isOpenRunRequest_Claim()
 }
@@ -242,7 +252,14 @@ type OpenRunRequest_Subject struct {
 	Subject *SubjectClaim `protobuf:"bytes,3,opt,name=subject,proto3,oneof"`
 }
 
+type OpenRunRequest_AgentKey struct {
+	// A key that somebody presented to the gateway. Many runs on one connection.
+	AgentKey *AgentKeyClaim `protobuf:"bytes,4,opt,name=agent_key,json=agentKey,proto3,oneof"`
+}
+
 func (*OpenRunRequest_Subject) isOpenRunRequest_Claim() {}
+
+func (*OpenRunRequest_AgentKey) isOpenRunRequest_Claim() {}
 
 // SubjectClaim is the claim of a process that was configured for one subject.
 type SubjectClaim struct {
@@ -2921,11 +2938,12 @@ var File_subjectbroker_broker_v1_broker_proto protoreflect.FileDescriptor
 
 const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\n" +
-	"$subjectbroker/broker/v1/broker.proto\x12\x17subjectbroker.broker.v1\"\x91\x01\n" +
+	"$subjectbroker/broker/v1/broker.proto\x12\x17subjectbroker.broker.v1\x1a'subjectbroker/broker/v1/knowledge.proto\"\xd8\x01\n" +
 	"\x0eOpenRunRequest\x12\x10\n" +
 	"\x03api\x18\x01 \x01(\rR\x03api\x12!\n" +
 	"\fshim_version\x18\x02 \x01(\tR\vshimVersion\x12A\n" +
-	"\asubject\x18\x03 \x01(\v2%.subjectbroker.broker.v1.SubjectClaimH\x00R\asubjectB\a\n" +
+	"\asubject\x18\x03 \x01(\v2%.subjectbroker.broker.v1.SubjectClaimH\x00R\asubject\x12E\n" +
+	"\tagent_key\x18\x04 \x01(\v2&.subjectbroker.broker.v1.AgentKeyClaimH\x00R\bagentKeyB\a\n" +
 	"\x05claim\"B\n" +
 	"\fSubjectClaim\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x18\n" +
@@ -3183,57 +3201,59 @@ var file_subjectbroker_broker_v1_broker_proto_goTypes = []any{
 	(*RelayProgress)(nil),         // 39: subjectbroker.broker.v1.RelayProgress
 	(*RelayTools)(nil),            // 40: subjectbroker.broker.v1.RelayTools
 	(*RelayKill)(nil),             // 41: subjectbroker.broker.v1.RelayKill
+	(*AgentKeyClaim)(nil),         // 42: subjectbroker.broker.v1.AgentKeyClaim
 }
 var file_subjectbroker_broker_v1_broker_proto_depIdxs = []int32{
 	3,  // 0: subjectbroker.broker.v1.OpenRunRequest.subject:type_name -> subjectbroker.broker.v1.SubjectClaim
-	9,  // 1: subjectbroker.broker.v1.ListResourcesResponse.resources:type_name -> subjectbroker.broker.v1.Resource
-	20, // 2: subjectbroker.broker.v1.WatchResponse.list_changed:type_name -> subjectbroker.broker.v1.ListChanged
-	22, // 3: subjectbroker.broker.v1.WatchResponse.resource_updated:type_name -> subjectbroker.broker.v1.ResourceUpdated
-	23, // 4: subjectbroker.broker.v1.WatchResponse.run_ended:type_name -> subjectbroker.broker.v1.RunEnded
-	21, // 5: subjectbroker.broker.v1.WatchResponse.ready:type_name -> subjectbroker.broker.v1.Ready
-	24, // 6: subjectbroker.broker.v1.WatchResponse.servers_changed:type_name -> subjectbroker.broker.v1.ServersChanged
-	28, // 7: subjectbroker.broker.v1.RelayRequest.open:type_name -> subjectbroker.broker.v1.RelayOpen
-	29, // 8: subjectbroker.broker.v1.RelayRequest.call:type_name -> subjectbroker.broker.v1.RelayCall
-	30, // 9: subjectbroker.broker.v1.RelayRequest.cancel:type_name -> subjectbroker.broker.v1.RelayCancel
-	31, // 10: subjectbroker.broker.v1.RelayRequest.outcome:type_name -> subjectbroker.broker.v1.RelayOutcome
-	32, // 11: subjectbroker.broker.v1.RelayRequest.listed:type_name -> subjectbroker.broker.v1.RelayListed
-	0,  // 12: subjectbroker.broker.v1.RelayOpen.mode:type_name -> subjectbroker.broker.v1.RelayMode
-	1,  // 13: subjectbroker.broker.v1.RelayOutcome.end:type_name -> subjectbroker.broker.v1.RelayEnd
-	33, // 14: subjectbroker.broker.v1.RelayListed.tools:type_name -> subjectbroker.broker.v1.ServerTool
-	35, // 15: subjectbroker.broker.v1.RelayResponse.opened:type_name -> subjectbroker.broker.v1.RelayOpened
-	36, // 16: subjectbroker.broker.v1.RelayResponse.verdict:type_name -> subjectbroker.broker.v1.RelayVerdict
-	37, // 17: subjectbroker.broker.v1.RelayResponse.waiting:type_name -> subjectbroker.broker.v1.RelayWaiting
-	38, // 18: subjectbroker.broker.v1.RelayResponse.answer:type_name -> subjectbroker.broker.v1.RelayAnswer
-	39, // 19: subjectbroker.broker.v1.RelayResponse.progress:type_name -> subjectbroker.broker.v1.RelayProgress
-	40, // 20: subjectbroker.broker.v1.RelayResponse.tools:type_name -> subjectbroker.broker.v1.RelayTools
-	41, // 21: subjectbroker.broker.v1.RelayResponse.kill:type_name -> subjectbroker.broker.v1.RelayKill
-	1,  // 22: subjectbroker.broker.v1.RelayAnswer.end:type_name -> subjectbroker.broker.v1.RelayEnd
-	33, // 23: subjectbroker.broker.v1.RelayTools.tools:type_name -> subjectbroker.broker.v1.ServerTool
-	2,  // 24: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
-	5,  // 25: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
-	7,  // 26: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
-	10, // 27: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
-	12, // 28: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
-	14, // 29: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
-	16, // 30: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
-	18, // 31: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
-	25, // 32: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
-	27, // 33: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
-	4,  // 34: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
-	6,  // 35: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
-	8,  // 36: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
-	11, // 37: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
-	13, // 38: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
-	15, // 39: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
-	17, // 40: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
-	19, // 41: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
-	26, // 42: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
-	34, // 43: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
-	34, // [34:44] is the sub-list for method output_type
-	24, // [24:34] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	42, // 1: subjectbroker.broker.v1.OpenRunRequest.agent_key:type_name -> subjectbroker.broker.v1.AgentKeyClaim
+	9,  // 2: subjectbroker.broker.v1.ListResourcesResponse.resources:type_name -> subjectbroker.broker.v1.Resource
+	20, // 3: subjectbroker.broker.v1.WatchResponse.list_changed:type_name -> subjectbroker.broker.v1.ListChanged
+	22, // 4: subjectbroker.broker.v1.WatchResponse.resource_updated:type_name -> subjectbroker.broker.v1.ResourceUpdated
+	23, // 5: subjectbroker.broker.v1.WatchResponse.run_ended:type_name -> subjectbroker.broker.v1.RunEnded
+	21, // 6: subjectbroker.broker.v1.WatchResponse.ready:type_name -> subjectbroker.broker.v1.Ready
+	24, // 7: subjectbroker.broker.v1.WatchResponse.servers_changed:type_name -> subjectbroker.broker.v1.ServersChanged
+	28, // 8: subjectbroker.broker.v1.RelayRequest.open:type_name -> subjectbroker.broker.v1.RelayOpen
+	29, // 9: subjectbroker.broker.v1.RelayRequest.call:type_name -> subjectbroker.broker.v1.RelayCall
+	30, // 10: subjectbroker.broker.v1.RelayRequest.cancel:type_name -> subjectbroker.broker.v1.RelayCancel
+	31, // 11: subjectbroker.broker.v1.RelayRequest.outcome:type_name -> subjectbroker.broker.v1.RelayOutcome
+	32, // 12: subjectbroker.broker.v1.RelayRequest.listed:type_name -> subjectbroker.broker.v1.RelayListed
+	0,  // 13: subjectbroker.broker.v1.RelayOpen.mode:type_name -> subjectbroker.broker.v1.RelayMode
+	1,  // 14: subjectbroker.broker.v1.RelayOutcome.end:type_name -> subjectbroker.broker.v1.RelayEnd
+	33, // 15: subjectbroker.broker.v1.RelayListed.tools:type_name -> subjectbroker.broker.v1.ServerTool
+	35, // 16: subjectbroker.broker.v1.RelayResponse.opened:type_name -> subjectbroker.broker.v1.RelayOpened
+	36, // 17: subjectbroker.broker.v1.RelayResponse.verdict:type_name -> subjectbroker.broker.v1.RelayVerdict
+	37, // 18: subjectbroker.broker.v1.RelayResponse.waiting:type_name -> subjectbroker.broker.v1.RelayWaiting
+	38, // 19: subjectbroker.broker.v1.RelayResponse.answer:type_name -> subjectbroker.broker.v1.RelayAnswer
+	39, // 20: subjectbroker.broker.v1.RelayResponse.progress:type_name -> subjectbroker.broker.v1.RelayProgress
+	40, // 21: subjectbroker.broker.v1.RelayResponse.tools:type_name -> subjectbroker.broker.v1.RelayTools
+	41, // 22: subjectbroker.broker.v1.RelayResponse.kill:type_name -> subjectbroker.broker.v1.RelayKill
+	1,  // 23: subjectbroker.broker.v1.RelayAnswer.end:type_name -> subjectbroker.broker.v1.RelayEnd
+	33, // 24: subjectbroker.broker.v1.RelayTools.tools:type_name -> subjectbroker.broker.v1.ServerTool
+	2,  // 25: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
+	5,  // 26: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
+	7,  // 27: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
+	10, // 28: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
+	12, // 29: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
+	14, // 30: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
+	16, // 31: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
+	18, // 32: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
+	25, // 33: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
+	27, // 34: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
+	4,  // 35: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
+	6,  // 36: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
+	8,  // 37: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
+	11, // 38: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
+	13, // 39: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
+	15, // 40: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
+	17, // 41: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
+	19, // 42: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
+	26, // 43: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
+	34, // 44: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
+	35, // [35:45] is the sub-list for method output_type
+	25, // [25:35] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_subjectbroker_broker_v1_broker_proto_init() }
@@ -3241,8 +3261,10 @@ func file_subjectbroker_broker_v1_broker_proto_init() {
 	if File_subjectbroker_broker_v1_broker_proto != nil {
 		return
 	}
+	file_subjectbroker_broker_v1_knowledge_proto_init()
 	file_subjectbroker_broker_v1_broker_proto_msgTypes[0].OneofWrappers = []any{
 		(*OpenRunRequest_Subject)(nil),
+		(*OpenRunRequest_AgentKey)(nil),
 	}
 	file_subjectbroker_broker_v1_broker_proto_msgTypes[17].OneofWrappers = []any{
 		(*WatchResponse_ListChanged)(nil),
