@@ -8303,9 +8303,11 @@ type Policy struct {
 	// What it has counted, one for each launch and one for what is outside of any.
 	Meters []*PolicyMeter `protobuf:"bytes,8,rep,name=meters,proto3" json:"meters,omitempty"`
 	// Until when the rules only log; 0: they are in force.
-	ObserveUntil  int64 `protobuf:"varint,9,opt,name=observe_until,json=observeUntil,proto3" json:"observe_until,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ObserveUntil int64 `protobuf:"varint,9,opt,name=observe_until,json=observeUntil,proto3" json:"observe_until,omitempty"`
+	// Whether identical calls that wait at the same time share one request.
+	ShareApprovals bool `protobuf:"varint,10,opt,name=share_approvals,json=shareApprovals,proto3" json:"share_approvals,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Policy) Reset() {
@@ -8399,6 +8401,13 @@ func (x *Policy) GetObserveUntil() int64 {
 		return x.ObserveUntil
 	}
 	return 0
+}
+
+func (x *Policy) GetShareApprovals() bool {
+	if x != nil {
+		return x.ShareApprovals
+	}
+	return false
 }
 
 // PolicyMeter is what a policy has counted.
@@ -9322,7 +9331,12 @@ type Consent struct {
 	// When it ends; 0: not by the clock.
 	Until int64 `protobuf:"varint,11,opt,name=until,proto3" json:"until,omitempty"`
 	// When it was given.
-	Created       int64 `protobuf:"varint,12,opt,name=created,proto3" json:"created,omitempty"`
+	Created int64 `protobuf:"varint,12,opt,name=created,proto3" json:"created,omitempty"`
+	// Rule about arguments, as in DecideApprovalRequest.where; empty: there is none.
+	Where []byte `protobuf:"bytes,13,opt,name=where,proto3" json:"where,omitempty"`
+	// Keyed hash over pin, rule and what the rule does not name of the arguments, hex; empty
+	// without a rule. The log has it as the digest of the arguments of this answer.
+	Rule          string `protobuf:"bytes,14,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9439,6 +9453,20 @@ func (x *Consent) GetCreated() int64 {
 		return x.Created
 	}
 	return 0
+}
+
+func (x *Consent) GetWhere() []byte {
+	if x != nil {
+		return x.Where
+	}
+	return nil
+}
+
+func (x *Consent) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
 }
 
 // ListApprovalsRequest filters.
@@ -9574,7 +9602,11 @@ type DecideApprovalRequest struct {
 	// Until when, for until; at most 7 days from now.
 	Until int64 `protobuf:"varint,5,opt,name=until,proto3" json:"until,omitempty"`
 	// Only if it still is what was shown: digest of the arguments, hex; empty skips.
-	ArgsDigest    string `protobuf:"bytes,6,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
+	ArgsDigest string `protobuf:"bytes,6,opt,name=args_digest,json=argsDigest,proto3" json:"args_digest,omitempty"`
+	// With a scope other than once, and for a call: one JSON object from the name of an
+	// argument (or a JSON pointer) to a matcher of policies. Those arguments may be whatever
+	// it matches; everything else stays as it was shown. Empty: exactly what was shown.
+	Where         []byte `protobuf:"bytes,7,opt,name=where,proto3" json:"where,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -9649,6 +9681,13 @@ func (x *DecideApprovalRequest) GetArgsDigest() string {
 		return x.ArgsDigest
 	}
 	return ""
+}
+
+func (x *DecideApprovalRequest) GetWhere() []byte {
+	if x != nil {
+		return x.Where
+	}
+	return nil
 }
 
 // DecideApprovalResponse is what there is now.
@@ -10481,7 +10520,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"L\n" +
 	"\x14RemoveServerResponse\x12\x18\n" +
 	"\arevoked\x18\x01 \x01(\rR\arevoked\x12\x1a\n" +
-	"\bpolicies\x18\x02 \x01(\rR\bpolicies\"\xa5\x02\n" +
+	"\bpolicies\x18\x02 \x01(\rR\bpolicies\"\xce\x02\n" +
 	"\x06Policy\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
 	"\x06server\x18\x02 \x01(\tR\x06server\x12\x14\n" +
@@ -10491,7 +10530,9 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x05rules\x18\x06 \x01(\fR\x05rules\x12\x14\n" +
 	"\x05owner\x18\a \x01(\tR\x05owner\x12>\n" +
 	"\x06meters\x18\b \x03(\v2&.subjectbroker.operator.v1.PolicyMeterR\x06meters\x12#\n" +
-	"\robserve_until\x18\t \x01(\x03R\fobserveUntil\"\xb6\x01\n" +
+	"\robserve_until\x18\t \x01(\x03R\fobserveUntil\x12'\n" +
+	"\x0fshare_approvals\x18\n" +
+	" \x01(\bR\x0eshareApprovals\"\xb6\x01\n" +
 	"\vPolicyMeter\x12\x1b\n" +
 	"\tlaunch_id\x18\x01 \x01(\tR\blaunchId\x12\x14\n" +
 	"\x05calls\x18\x02 \x01(\x04R\x05calls\x12!\n" +
@@ -10562,7 +10603,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\awaiting\x18\x17 \x01(\rR\awaiting\x12\x18\n" +
 	"\aoutcome\x18\x18 \x01(\tR\aoutcome\x12\x1b\n" +
 	"\tpin_state\x18\x19 \x01(\tR\bpinState\x12\x16\n" +
-	"\x06scopes\x18\x1a \x03(\tR\x06scopes\"\xb4\x02\n" +
+	"\x06scopes\x18\x1a \x03(\tR\x06scopes\"\xde\x02\n" +
 	"\aConsent\x12\x1d\n" +
 	"\n" +
 	"consent_id\x18\x01 \x01(\tR\tconsentId\x12\x18\n" +
@@ -10577,7 +10618,9 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\tends_with\x18\n" +
 	" \x01(\tR\bendsWith\x12\x14\n" +
 	"\x05until\x18\v \x01(\x03R\x05until\x12\x18\n" +
-	"\acreated\x18\f \x01(\x03R\acreated\"c\n" +
+	"\acreated\x18\f \x01(\x03R\acreated\x12\x14\n" +
+	"\x05where\x18\r \x01(\fR\x05where\x12\x12\n" +
+	"\x04rule\x18\x0e \x01(\tR\x04rule\"c\n" +
 	"\x14ListApprovalsRequest\x12\x10\n" +
 	"\x03all\x18\x01 \x01(\bR\x03all\x12\x1f\n" +
 	"\vapproval_id\x18\x02 \x01(\tR\n" +
@@ -10585,7 +10628,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\asubject\x18\x03 \x01(\tR\asubject\"\x9a\x01\n" +
 	"\x15ListApprovalsResponse\x12A\n" +
 	"\tapprovals\x18\x01 \x03(\v2#.subjectbroker.operator.v1.ApprovalR\tapprovals\x12>\n" +
-	"\bconsents\x18\x02 \x03(\v2\".subjectbroker.operator.v1.ConsentR\bconsents\"\xb3\x01\n" +
+	"\bconsents\x18\x02 \x03(\v2\".subjectbroker.operator.v1.ConsentR\bconsents\"\xc9\x01\n" +
 	"\x15DecideApprovalRequest\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
 	"approvalId\x12\x18\n" +
@@ -10594,7 +10637,8 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x04uses\x18\x04 \x01(\rR\x04uses\x12\x14\n" +
 	"\x05until\x18\x05 \x01(\x03R\x05until\x12\x1f\n" +
 	"\vargs_digest\x18\x06 \x01(\tR\n" +
-	"argsDigest\"\x97\x01\n" +
+	"argsDigest\x12\x14\n" +
+	"\x05where\x18\a \x01(\fR\x05where\"\x97\x01\n" +
 	"\x16DecideApprovalResponse\x12?\n" +
 	"\bapproval\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ApprovalR\bapproval\x12<\n" +
 	"\aconsent\x18\x02 \x01(\v2\".subjectbroker.operator.v1.ConsentR\aconsent\"5\n" +
