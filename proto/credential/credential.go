@@ -39,7 +39,7 @@ var credentials = []struct {
 	{"a SendGrid key", regexp.MustCompile(`\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}`)},
 	{"a DigitalOcean token", regexp.MustCompile(`\bdo[opr]_v1_[a-f0-9]{32,}`)},
 	{"a Vault token", regexp.MustCompile(`\bhv[sbr]\.[A-Za-z0-9_-]{20,}`)},
-	{"an agent key", regexp.MustCompile(`\bak_live_[0-9A-Za-z]{20,}`)},
+	{"an agent key", regexp.MustCompile(`\bak_live_[0-9A-Za-z]{16,}`)},
 	{"a signed token (JWT)", regexp.MustCompile(`\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}`)},
 }
 
