@@ -55,7 +55,7 @@ func TestWhere(t *testing.T) {
 				`{"path":"/data/a","mode":"r","x":1}`, `{"path":"/data/a","mode":"r","Path":"/etc/passwd"}`, `{"Path":"/data/a","mode":"r"}`,
 				`{"path":"/data/a","mode":"r","PATH":"/data/a"}`, `{"mode":"r","path":"/data/a"}`, `{"path":["/data/a"],"mode":"r"}`,
 				`{"path":{"/data/":1},"mode":"r"}`, `{"path":"/data/a","path":"/data/b","mode":"r"}`, `{"p\u0061th":"/etc/a","mode":"r"}`,
-				`{"path":"/data/a","mode":"r","":1}`, `{"path":"/data/a","mode":["r"]}`, `{"path":null,"mode":"r"}`,
+				`{"path":"/data/a","Mode":"r"}`, `{"path":"/data/a","mode":"R"}`, `{"path":"/data/a","mode":"r","":1}`, `{"path":"/data/a","mode":["r"]}`, `{"path":null,"mode":"r"}`,
 			},
 		},
 		"a path": {
@@ -81,6 +81,10 @@ func TestWhere(t *testing.T) {
 				`{"n":3,"m":1}`, `{"n":"1","m":1}`, `{"n":1,"m":1.0}`, `{"n":1,"m":1e0}`, `{"n":1,"m":"1"}`, `{"n":1,"m":true}`,
 				`{"n":1.00000000000000000001,"m":1}`, `{"n":1,"m":1.00000000000000000001}`,
 			},
+		},
+		"lists": {
+			`{"a":"x"}`, `{"a":"x","l":[1,23],"m":[]}`, []string{`{"a":"xx","l":[1,23],"m":[]}`},
+			[]string{`{"a":"x","l":[12,3],"m":[]}`, `{"a":"x","l":[123],"m":[]}`, `{"a":"x","l":[1,23,[]],"m":[]}`, `{"a":"x","l":[1,23],"m":{}}`},
 		},
 		"what is long": {
 			`{"text":".*"}`, `{"text":"a"}`, []string{`{"text":""}`}, []string{`{"text":"` + strings.Repeat("x", maxValue+1) + `"}`},
@@ -126,6 +130,23 @@ func TestWhereRefuses(t *testing.T) {
 	} {
 		if w, err := ParseWhere([]byte(text)); err == nil {
 			t.Errorf("%s: %s is taken as %s", name, text, w)
+		}
+	}
+}
+
+// What some readers would take for the argument that the rule names must not be there
+// beside it, also where a person was shown both.
+func TestWhereInAnotherCase(t *testing.T) {
+	for args, want := range map[string]bool{
+		`{"path":"/data/a"}`: true, `{"path":"/data/a","Path":"/etc"}`: false, `{"path":"/data/a","\u0070ATH":1}`: false, `{"path":"/data/a","p":{"Path":1}}`: true,
+		`{"path":"/etc"}`: false, `{"Path":"/data/a"}`: false, `{}`: false,
+	} {
+		parsed, err := ParseArgs([]byte(args))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := where(t, `{"path":{"prefix":"/data/"}}`).Stands(parsed, nil); (why == "") != want {
+			t.Errorf("%s: it stands: %v (%s), want %v", args, why == "", why, want)
 		}
 	}
 }
@@ -196,7 +217,7 @@ func TestWhereCoversNothingElse(t *testing.T) {
 		other := value(2).Filter(func(v drawn) bool { return v.kind == '{' }).Draw(t, "other")
 		if rapid.Bool().Draw(t, "near") { // the same but for one value
 			other = root
-			edit(t, &other, value(1))
+			edit(t, &other, value(1), word)
 		}
 		second, err := ParseArgs(valueOf(other).append(nil))
 		if err != nil {
@@ -243,13 +264,30 @@ func valueOf(v drawn) *value {
 	return out
 }
 
-// edit changes one value somewhere in v.
-func edit(t *rapid.T, v *drawn, other *rapid.Generator[drawn]) {
-	v.items = append([]drawn{}, v.items...)
+// edit changes one thing somewhere in v: a value, a name, the order, what there is.
+func edit(t *rapid.T, v *drawn, other *rapid.Generator[drawn], word *rapid.Generator[string]) {
+	v.items, v.names = slices.Clone(v.items), slices.Clone(v.names)
 	i := rapid.IntRange(0, len(v.items)-1).Draw(t, "which")
 	if len(v.items[i].items) > 0 && rapid.Bool().Draw(t, "deeper") {
-		edit(t, &v.items[i], other)
+		edit(t, &v.items[i], other, word)
 		return
 	}
-	v.items[i] = other.Draw(t, "instead")
+	switch rapid.SampledFrom([]string{"value", "value", "name", "drop", "swap"}).Draw(t, "edit") {
+	case "value":
+		v.items[i] = other.Draw(t, "instead")
+	case "name":
+		if name := word.Draw(t, "name"); v.kind == '{' && !slices.Contains(v.names, name) {
+			v.names[i] = name
+		}
+	case "drop":
+		v.items = slices.Delete(v.items, i, i+1)
+		if v.kind == '{' {
+			v.names = slices.Delete(v.names, i, i+1)
+		}
+	case "swap":
+		v.items[0], v.items[i] = v.items[i], v.items[0]
+		if v.kind == '{' {
+			v.names[0], v.names[i] = v.names[i], v.names[0]
+		}
+	}
 }
