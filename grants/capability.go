@@ -36,6 +36,9 @@ func (a Action) String() string {
 // NamesResource reports whether the action's objects are names of resources.
 func (a Action) NamesResource() bool { return a == Read || a == Use }
 
+// NamesTenant reports whether the action's objects are names of tenants.
+func (a Action) NamesTenant() bool { return a == MemoryRead || a == MemoryWrite }
+
 // maxObject is the longest object in bytes. Names are shorter; tools and
 // addresses may need the room.
 const maxObject = 256

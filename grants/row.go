@@ -14,9 +14,12 @@ import (
 //	 "uses":…,"tier":…,"requireApproval":…,"disclose":…,"note":…,"owner":…,"created":…,"grantedBy":…}
 //	{"v":1,"name":…,"subject":…,"tools":[…],"caps":[…],"approval":…,"created":…,"owner":…}
 //	{"v":1,"name":…,"requires":[…],"approval":…,"gate":…,"created":…,"owner":…}
+//	{"v":1,"id":…,"hash":…,"name":…,"subject":…,"subjectCreated":…,"tenants":[…],"created":…,"revoked":…,
+//	 "expires":…,"bootId":…,"bootExpires":…,"from":…,"to":…}
+//	{"v":1,"name":…,"created":…,"owner":…}
 //
 // Compact JSON, keys in this order, lists sorted, zero values left out; times RFC
-// 3339 in UTC, bootUntil in nanoseconds. Empty caps are not left out: they say
+// 3339 in UTC, bootUntil and bootExpires in nanoseconds. Empty caps are not left out: they say
 // something else than none.
 const rowVersion = 1
 
