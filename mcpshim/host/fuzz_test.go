@@ -94,10 +94,11 @@ func (*takes) say(string)            {}
 type nothing struct{}
 
 func (nothing) begin(listener)         {}
-func (nothing) post(uint64, []byte)    {}
+func (nothing) post(outgoing)          {}
 func (nothing) settle(context.Context) {}
 func (nothing) forget(uint64)          {}
 func (nothing) agreed(string)          {}
+func (nothing) refuses() bool          { return false }
 func (nothing) gone() <-chan struct{}  { return nil }
 func (nothing) end(bool) ending        { return ending{} }
 

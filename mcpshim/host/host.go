@@ -23,6 +23,8 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"subjectbroker/proto/frame"
@@ -49,8 +51,9 @@ type Config struct {
 	// Version of this program, which the server is told.
 	Version string
 
-	alone bool           // this process is there for nothing else
-	roots *x509.CertPool // nil: the system's
+	alone   bool           // this process is there for nothing else
+	roots   *x509.CertPool // nil: the system's
+	silence time.Duration  // zero: silencePatience
 }
 
 // Main is `sb-mcp host`: Run on descriptor 3, from the root directory. It returns
@@ -108,7 +111,8 @@ type host struct {
 	conn    io.ReadWriteCloser
 	out     *frame.Writer
 	config  Config
-	session *session
+	start   *hostv1.Start
+	session atomic.Pointer[session]
 	stops   chan time.Duration // the daemon said Stop, with its grace
 }
 
@@ -120,29 +124,71 @@ func (h *host) serve(ctx context.Context, start *hostv1.Start) int {
 	if limit == 0 {
 		limit = DefaultMaxLine
 	}
+	h.start = start
+	defer wipe(start)
 	way, confinement, err := h.connect(ctx, start, limit)
 	if err != nil {
 		h.end(ending{why: whyRefused, detail: wordsOf(err), code: -1}, 0)
 		return 1
 	}
-	if undumpable() {
-		confinement = append(confinement, "undumpable")
-	}
 	alive, hangUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer hangUp(nil)
-	h.session = newSession(h.out, way, h.config.Version, hangUp)
-	way.begin(h.session)
+	h.open(way, hangUp)
 	reading := make(chan struct{})
 	go func() {
 		defer close(reading)
 		h.read(hangUp)
 	}()
 	ended, code := h.follow(ctx, alive, way, confinement)
-	h.session.end()
-	h.end(ended, h.session.oddLines())
+	if p, ok := way.(*process); ok && code != 0 && ctx.Err() == nil && alive.Err() == nil && h.endedAtInitialize(p) {
+		ended, code = h.onceMore(ctx, alive, start, limit, hangUp, ended)
+	}
+	h.session.Load().end()
+	h.end(ended, h.session.Load().oddLines())
 	h.conn.Close()
 	<-reading
 	return code
+}
+
+// open begins a session over a link.
+func (h *host) open(way link, hangUp context.CancelCauseFunc) {
+	s := newSession(h.out, way, h.config.Version, hangUp)
+	if h.config.silence > 0 {
+		s.patience = h.config.silence
+	}
+	h.session.Store(s)
+	way.begin(s)
+}
+
+// endedAtInitialize reports whether a server read initialize, and ended without a
+// word: it may not know it, and end at what it does not know.
+func (h *host) endedAtInitialize(p *process) bool {
+	return p.tookAll() && h.session.Load().heardNothing()
+}
+
+// onceMore starts a server that ended at initialize again, and greets it in the era
+// without sessions. Where that does not help, it ended as it did before.
+func (h *host) onceMore(ctx, alive context.Context, start *hostv1.Start, limit int, hangUp context.CancelCauseFunc, before ending) (ended ending, code int) {
+	way, confinement, err := h.connect(ctx, start, limit)
+	if err != nil {
+		return before, 1
+	}
+	h.open(way, hangUp)
+	s := h.session.Load()
+	s.newerOnly = true
+	s.say("[it ended at initialize, and is started once more without it]")
+	ended, code = h.follow(ctx, alive, way, confinement)
+	if !s.isModern() && code != 0 {
+		return before, code
+	}
+	return ended, code
+}
+
+// wipe forgets the environment, which may hold secrets.
+func wipe(start *hostv1.Start) {
+	for _, pair := range start.GetEnv() {
+		clear(pair)
+	}
 }
 
 // connect starts the server, or finds the way to it.
@@ -155,31 +201,48 @@ func (h *host) connect(ctx context.Context, start *hostv1.Start, limit int) (lin
 		if err != nil {
 			return nil, nil, err
 		}
-		return way, nil, nil
+		return way, h.held(nil), nil
 	}
 	way, confinement, err := startProcess(ctx, start, limit, h.config.alone)
 	if err != nil {
 		return nil, nil, err
 	}
-	return way, confinement, nil
+	return way, h.held(confinement), nil
+}
+
+// held is what holds for the server, and for this process.
+func (h *host) held(confinement []string) []string {
+	if undumpable() {
+		return append(confinement, "undumpable")
+	}
+	return confinement
 }
 
 // follow greets the server and stays with it to its end.
 func (h *host) follow(ctx, alive context.Context, way link, confinement []string) (ended ending, code int) {
+	session := h.session.Load()
 	greeting, done := context.WithTimeout(alive, greetPatience)
 	greeted := make(chan error, 1)
 	listing := make(chan struct{})
+	serving, unserved := context.WithCancel(alive)
 	go func() {
 		defer close(listing)
-		g, err := h.greet(greeting, confinement)
+		g, err := h.greet(greeting, session, confinement)
 		greeted <- err
-		if err == nil {
-			h.relist(alive, way, g)
+		if err != nil {
+			return
 		}
+		var hearing sync.WaitGroup
+		defer hearing.Wait()
+		if g.tells && g.revision == stateless {
+			hearing.Go(func() { session.listen(serving) })
+		}
+		h.relist(serving, session, way, g)
 	}()
 	defer func() {
 		done()
-		h.session.end()
+		unserved()
+		session.end()
 		<-listing
 	}()
 	stopped := ending{why: whyStopped, detail: "the daemon stopped it", code: -1}
@@ -187,6 +250,7 @@ func (h *host) follow(ctx, alive context.Context, way link, confinement []string
 		select {
 		case err := <-greeted:
 			if err == nil {
+				wipe(h.start) // it is not started again
 				continue
 			}
 			select {
@@ -211,7 +275,7 @@ func (h *host) follow(ctx, alive context.Context, way link, confinement []string
 				case <-waiting.Done():
 				}
 			}()
-			h.session.drain(waiting)
+			session.drain(waiting)
 			cancel()
 			stopped.code = way.end(alive.Err() == nil).code
 			return stopped, 0
@@ -226,27 +290,27 @@ func (h *host) follow(ctx, alive context.Context, way link, confinement []string
 }
 
 // greet opens the session and tells the daemon what there is.
-func (h *host) greet(ctx context.Context, confinement []string) (greeting, error) {
-	g, err := h.session.greet(ctx)
+func (h *host) greet(ctx context.Context, session *session, confinement []string) (greeting, error) {
+	g, err := session.greet(ctx)
 	if err != nil {
 		return g, err
 	}
 	var tools []*hostv1.Tool
 	if g.tools {
-		if tools, err = h.session.list(ctx); err != nil {
+		if tools, err = session.list(ctx); err != nil {
 			return g, err
 		}
 	}
-	h.session.tell(&hostv1.HostResponse{Message: &hostv1.HostResponse_Started{Started: &hostv1.Started{Revision: g.revision, Confinement: confinement}}})
-	h.session.listed(tools, g.instructions)
+	session.tell(&hostv1.HostResponse{Message: &hostv1.HostResponse_Started{Started: &hostv1.Started{Revision: g.revision, Confinement: confinement}}})
+	session.listed(tools, g.instructions)
 	return g, nil
 }
 
 // relist says what there is whenever somebody asks or it changes.
-func (h *host) relist(ctx context.Context, way link, g greeting) {
+func (h *host) relist(ctx context.Context, session *session, way link, g greeting) {
 	for {
 		select {
-		case <-h.session.relist:
+		case <-session.relist:
 		case <-way.gone():
 			return
 		case <-ctx.Done():
@@ -256,14 +320,14 @@ func (h *host) relist(ctx context.Context, way link, g greeting) {
 		if g.tools {
 			patient, done := context.WithTimeout(ctx, greetPatience)
 			var err error
-			tools, err = h.session.list(patient)
+			tools, err = session.list(patient)
 			done()
 			if err != nil {
-				h.session.say("[its tools could not be listed again: " + err.Error() + "]")
+				session.say("[its tools could not be listed again: " + err.Error() + "]")
 				continue
 			}
 		}
-		h.session.listed(tools, g.instructions)
+		session.listed(tools, g.instructions)
 	}
 }
 
@@ -277,11 +341,11 @@ func (h *host) read(hangUp context.CancelCauseFunc) {
 		}
 		switch said := m.GetMessage().(type) {
 		case *hostv1.HostRequest_Call:
-			h.session.call(said.Call)
+			h.session.Load().call(said.Call)
 		case *hostv1.HostRequest_Cancel:
-			h.session.cancel(said.Cancel.GetId())
+			h.session.Load().cancel(said.Cancel.GetId())
 		case *hostv1.HostRequest_List:
-			h.session.again()
+			h.session.Load().again()
 		case *hostv1.HostRequest_Stop:
 			select {
 			case h.stops <- time.Duration(said.Stop.GetGraceMs()) * time.Millisecond:

@@ -271,6 +271,17 @@ func stub(args []string) int {
 	revision := ""
 	tools := goldenTool
 	fmt.Fprintln(os.Stderr, "stub is here")
+	switch {
+	case strings.HasPrefix(mode, "newer-touchy"):
+		line, err := in.Peek(len(`{"jsonrpc":"2.0","id":1,"method":"initialize"`))
+		if err != nil || bytes.Contains(line, []byte("initialize")) {
+			in.ReadBytes('\n')
+			return 4
+		}
+		return (&newer{}).serveStdio(in, false)
+	case strings.HasPrefix(mode, "newer"):
+		return (&newer{}).serveStdio(in, mode == "newer-mute")
+	}
 	if mode == "mute" {
 		io.Copy(io.Discard, in)
 		return 0
@@ -321,6 +332,13 @@ func stub(args []string) int {
 			fmt.Fprintf(os.Stderr, "cancelled %s\n", m.Params)
 		case "":
 			fmt.Fprintf(os.Stderr, "answered %s", line)
+		default:
+			if mode == "touchy" && m.Method != "notifications/initialized" {
+				return 5
+			}
+			if m.ID != nil {
+				out(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}`, m.ID)
+			}
 		}
 	}
 }
@@ -390,6 +408,10 @@ func stubCall(id, params json.RawMessage, out func(string, ...any), tools *strin
 		fmt.Fprintf(os.Stdout, `{"result":{"content":[{"type":"text","text":"`)
 		io.Copy(os.Stdout, io.LimitReader(endless{}, int64(c.Arguments.Bytes)))
 		out(`"}]},"jsonrpc":"2.0","id":%s}`, id)
+	case "endless":
+		_, err := io.Copy(os.Stdout, endless{})
+		fmt.Fprintln(os.Stderr, err)
+		return 7
 	case "anonymous":
 		fmt.Fprint(os.Stdout, `{"id":[`, strings.Repeat(" ", c.Arguments.Bytes), "]}\n")
 	case "die":
@@ -591,7 +613,7 @@ func TestLongLines(t *testing.T) {
 	if got, end := d.ask("big", `{"bytes":1000000}`); end != hostv1.End_END_OK || len(got) < 1000000 {
 		t.Errorf("%v, %d bytes", end, len(got))
 	}
-	if got, end := d.ask("bigger", `{"bytes":9000000}`); end != hostv1.End_END_TRANSPORT || got != "" {
+	if got, end := d.ask("bigger", `{"bytes":1900000}`); end != hostv1.End_END_TRANSPORT || got != "" {
 		t.Errorf("too long: %v, %d bytes", end, len(got))
 	}
 	if got, end := d.ask("golden", ""); got != goldenResult || end != hostv1.End_END_OK {
@@ -606,6 +628,25 @@ func TestLongLines(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[uint64]hostv1.End{9: hostv1.End_END_TRANSPORT, 10: hostv1.End_END_TRANSPORT}, lost); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A line without an end ends the server, whoever waits: nothing of it is kept, and
+// the daemon hears why.
+func TestEndlessLine(t *testing.T) {
+	start := stubStart(t)
+	start.MaxLine = 1 << 20
+	d := serve(t, start, Config{})
+	d.greeted()
+	d.call(&hostv1.Call{Id: 9, Tool: "silent"})
+	d.call(&hostv1.Call{Id: 10, Tool: "endless"})
+	for range 2 {
+		if a := d.next().GetAnswer(); a.GetEnd() != hostv1.End_END_TRANSPORT {
+			t.Errorf("%v", a)
+		}
+	}
+	if e := d.ended(); e.GetWhy() != "protocol" || !strings.HasPrefix(e.GetDetail(), "it wrote more than 1048576 bytes without an end of the line") {
+		t.Errorf("%v", e)
 	}
 }
 

@@ -38,9 +38,13 @@ func newLines(in io.Reader, limit int) *lines {
 	return &lines{in: bufio.NewReaderSize(in, 32<<10), limit: limit}
 }
 
+// errEndless: a line went on for more than its limit once more, after it was longer
+// than its limit. Nobody waits for its end.
+var errEndless = errors.New("a line without an end")
+
 // next returns the next line without its newline, good until the next call, or
 // what is left of one that was too long. What follows the last newline is a line
-// too. Errors are the stream's.
+// too. Errors are the stream's, and errEndless, with what is left of that line.
 func (l *lines) next() (line []byte, long *longLine, err error) {
 	l.drop()
 	grew := false
@@ -103,7 +107,10 @@ func (l *lines) skip(part []byte, err error) ([]byte, *longLine, error) {
 	long := &longLine{head: bytes.Clone(l.buf[:min(keptHead, len(l.buf))]), tail: lastBytes(nil, l.buf)}
 	l.drop()
 	long.tail = lastBytes(long.tail, part)
-	for errors.Is(err, bufio.ErrBufferFull) {
+	for skipped := len(part); errors.Is(err, bufio.ErrBufferFull); skipped += len(part) {
+		if skipped > l.limit {
+			return nil, long, errEndless
+		}
 		part, err = l.in.ReadSlice('\n')
 		if err == nil {
 			part = part[:len(part)-1]

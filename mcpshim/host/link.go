@@ -10,9 +10,8 @@ import (
 type link interface {
 	// begin delivers what the server says to to, until it is gone.
 	begin(to listener)
-	// post sends one message and does not wait. Where id is not 0 an answer is
-	// awaited, and to.lost is told when it will not come. Message is kept.
-	post(id uint64, message []byte)
+	// post sends one message, which it keeps, and does not wait.
+	post(m outgoing)
 	// settle waits until the latest message without an answer is there: what is
 	// posted after it comes later.
 	settle(ctx context.Context)
@@ -20,11 +19,21 @@ type link interface {
 	forget(id uint64)
 	// agreed says which revision is spoken from now on.
 	agreed(revision string)
+	// refuses reports whether somebody is there who takes no message of ours, in
+	// words that are none of MCP: he may take another.
+	refuses() bool
 	// gone is closed when nothing more will come.
 	gone() <-chan struct{}
 	// end ends the server, politely for a while where polite is set. It returns
 	// when nothing of it is left, and may be called again.
 	end(polite bool) ending
+}
+
+// outgoing is one message to a server.
+type outgoing struct {
+	id      uint64 // where it is not 0 an answer is awaited, and lost is told when it will not come
+	body    []byte
+	headers [][2]string // name and value, beside those of each message, where there are headers
 }
 
 // listener is told what comes over a link.

@@ -55,6 +55,21 @@ func childrenOf(pid int) []int {
 	return all
 }
 
+// unreadOf is how many bytes stand in a pipe, -1 where nobody can say.
+func unreadOf(pipe *os.File) int {
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	left := -1
+	_ = raw.Control(func(fd uintptr) { // left stays, then
+		if n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil {
+			left = n
+		}
+	})
+	return left
+}
+
 // closeOnExec marks every descriptor but the standard ones.
 func closeOnExec() error {
 	return unix.CloseRange(controlFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)

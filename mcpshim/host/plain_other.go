@@ -2,7 +2,10 @@
 
 package host
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
@@ -17,3 +20,6 @@ func closeOnExec() error { return nil }
 
 // undumpable is not claimed on this platform.
 func undumpable() bool { return false }
+
+// unreadOf is not known on this platform.
+func unreadOf(*os.File) int { return -1 }

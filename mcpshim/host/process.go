@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -40,26 +41,23 @@ type process struct {
 	folder *folder
 	ends   [3]*os.File // our ends of its standard streams
 
-	to     listener
-	ended  chan struct{} // the command has
-	over   chan struct{} // and all that it wrote was read
-	code   int           // of it, once ended is closed
-	ending sync.Once
+	to      listener
+	ended   chan struct{} // the command has
+	over    chan struct{} // and all that it wrote was read
+	code    int           // of it, once ended is closed
+	left    int           // bytes of its input that it did not read, once ended is closed; -1: nobody knows
+	wrote   atomic.Bool   // a whole message
+	endless atomic.Bool   // it was ended over a line without an end
+	ending  sync.Once
 
 	mu     sync.Mutex
 	filled *sync.Cond // on queue, and shut
-	queue  []queued
+	queue  []outgoing
 	size   int // of queue, in bytes
 	shut   bool
 }
 
-type queued struct {
-	id      uint64
-	message []byte
-}
-
-// startProcess starts a command. The environment in start is wiped. The error is
-// for a person; confinement is what holds, and what does not, for what runs.
+// startProcess starts a command. The error is for a person; confinement is what holds, and what does not, for what runs.
 func startProcess(ctx context.Context, start *hostv1.Start, limit int, alone bool) (made *process, confinement []string, err error) {
 	p := &process{limit: limit, ended: make(chan struct{}), over: make(chan struct{})}
 	p.filled = sync.NewCond(&p.mu)
@@ -74,9 +72,6 @@ func startProcess(ctx context.Context, start *hostv1.Start, limit int, alone boo
 	defer func() {
 		for _, file := range theirs {
 			file.Close()
-		}
-		for _, pair := range start.GetEnv() {
-			clear(pair)
 		}
 		if err != nil {
 			p.close()
@@ -127,6 +122,7 @@ func (p *process) begin(to listener) {
 	go func() {
 		p.code = p.run.wait()
 		p.run.kill() // what it left behind
+		p.left = unreadOf(p.ends[0])
 		close(p.ended)
 		read := make(chan struct{})
 		go func() { reading.Wait(); close(read) }()
@@ -147,6 +143,11 @@ func (p *process) readMessages() {
 	for {
 		line, long, err := in.next()
 		switch {
+		case errors.Is(err, errEndless):
+			p.to.cut(long)
+			p.endless.Store(true)
+			p.run.kill()
+			return
 		case err != nil:
 			return
 		case long != nil:
@@ -172,17 +173,24 @@ func (p *process) readLog() {
 	}
 }
 
-func (p *process) post(id uint64, message []byte) {
+// tookAll reports whether a server that has ended had read all that it was sent,
+// which was something.
+func (p *process) tookAll() bool {
+	<-p.over
+	return p.left == 0 && p.wrote.Load() && !p.endless.Load()
+}
+
+func (p *process) post(m outgoing) {
 	p.mu.Lock()
-	full := p.shut || p.size > 0 && p.size+len(message) > maxQueued
+	full := p.shut || p.size > 0 && p.size+len(m.body) > maxQueued
 	if !full {
-		p.queue = append(p.queue, queued{id, message})
-		p.size += len(message)
+		p.queue = append(p.queue, m)
+		p.size += len(m.body)
 		p.filled.Signal()
 	}
 	p.mu.Unlock()
-	if full && id != 0 {
-		p.to.lost(id, "it does not read what it is sent")
+	if full && m.id != 0 {
+		p.to.lost(m.id, "it does not read what it is sent")
 	}
 }
 
@@ -198,12 +206,13 @@ func (p *process) write() {
 			return
 		}
 		next := p.queue[0]
-		p.queue[0] = queued{}
+		p.queue[0] = outgoing{}
 		p.queue = p.queue[1:]
 		p.mu.Unlock()
-		_, err := p.ends[0].Write(append(next.message, '\n'))
+		_, err := p.ends[0].Write(append(next.body, '\n'))
+		p.wrote.Store(p.wrote.Load() || err == nil)
 		p.mu.Lock()
-		p.size -= len(next.message)
+		p.size -= len(next.body)
 		p.mu.Unlock()
 		if err != nil && next.id != 0 {
 			p.isOver(2 * afterEnd) // a server that has ended is told as such
@@ -223,6 +232,7 @@ func (p *process) shutQueue() {
 func (p *process) settle(context.Context) {} // what is posted is read in order
 func (p *process) forget(uint64)          {}
 func (p *process) agreed(string)          {}
+func (p *process) refuses() bool          { return false }
 func (p *process) gone() <-chan struct{}  { return p.over }
 
 func (p *process) end(polite bool) ending {
@@ -238,6 +248,9 @@ func (p *process) end(polite bool) ending {
 		p.close()
 	})
 	<-p.over
+	if p.endless.Load() {
+		return ending{why: whyProtocol, detail: fmt.Sprintf("it wrote more than %d bytes without an end of the line", p.limit), code: p.code}
+	}
 	return ending{why: whyExited, detail: exitWords(p.code), code: p.code}
 }
 

@@ -51,6 +51,7 @@ type remote struct {
 	closed    bool
 	session   string
 	revision  string
+	strange   bool // it has answered with an HTTP status alone
 	listening bool
 	latest    chan struct{} // closed when the latest message without an answer was sent
 	waiting   map[uint64]context.CancelFunc
@@ -158,6 +159,17 @@ func (r *remote) agreed(revision string) {
 	r.revision = revision
 }
 
+// refuses implements link.
+func (r *remote) refuses() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.strange
+}
+
+// modernLocked reports whether the server is one of the era without sessions. The caller
+// holds mu.
+func (r *remote) modernLocked() bool { return r.revision == stateless }
+
 func (r *remote) settle(ctx context.Context) {
 	r.mu.Lock()
 	latest := r.latest
@@ -180,7 +192,14 @@ func (r *remote) forget(id uint64) {
 	}
 }
 
-func (r *remote) post(id uint64, message []byte) {
+func (r *remote) post(m outgoing) {
+	id := m.id
+	r.mu.Lock()
+	modern := r.modernLocked()
+	r.mu.Unlock()
+	if modern && id == 0 {
+		return // there a request is cancelled by letting go of it, and nobody asks us
+	}
 	select {
 	case r.posts <- struct{}{}:
 	default:
@@ -215,7 +234,7 @@ func (r *remote) post(id uint64, message []byte) {
 		defer func() { <-r.posts }()
 		defer cancel()
 		defer close(sent)
-		why := r.exchange(ctx, id, message)
+		why := r.exchange(ctx, m)
 		if id == 0 {
 			return
 		}
@@ -226,8 +245,8 @@ func (r *remote) post(id uint64, message []byte) {
 	}()
 }
 
-// do sends one request.
-func (r *remote) do(ctx context.Context, method string, body []byte, session, lastEvent string) (*http.Response, error) {
+// do sends one request, with more headers.
+func (r *remote) do(ctx context.Context, method string, body []byte, session, lastEvent string, more ...[2]string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, r.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -252,6 +271,9 @@ func (r *remote) do(ctx context.Context, method string, body []byte, session, la
 			request.Header.Set(name, value)
 		}
 	}
+	for _, header := range more {
+		request.Header.Set(header[0], header[1])
+	}
 	return r.client.Do(request)
 }
 
@@ -263,21 +285,29 @@ func (r *remote) sessionID() string {
 
 // exchange posts a message and takes what is answered. It returns why there is no
 // answer, if there is none.
-func (r *remote) exchange(ctx context.Context, id uint64, message []byte) string {
+func (r *remote) exchange(ctx context.Context, m outgoing) string {
 	session := r.sessionID()
-	response, err := r.do(ctx, http.MethodPost, message, session, "")
+	response, err := r.do(ctx, http.MethodPost, m.body, session, "", m.headers...)
 	if err != nil {
 		return dialWords(err)
 	}
 	defer response.Body.Close()
 	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if why := r.refused(response, session); why != "" {
-		if id != 0 && err == nil && kind == "application/json" && response.StatusCode == http.StatusBadRequest {
-			_ = r.takeBody(ctx, response.Body) // an error in words of MCP, perhaps: another revision may do
+		status := response.StatusCode
+		switch {
+		case status < 400 || status >= 500 || status == http.StatusUnauthorized || status == http.StatusForbidden:
+		case m.id != 0 && err == nil && kind == "application/json": // an error in words of MCP, perhaps: another revision may do
+			_ = r.takeBody(ctx, response.Body)
+			fallthrough
+		default:
+			r.mu.Lock()
+			r.strange = true
+			r.mu.Unlock()
 		}
 		return why
 	}
-	if given := response.Header.Get("Mcp-Session-Id"); given != "" && session == "" {
+	if given := response.Header.Get("Mcp-Session-Id"); given != "" && session == "" && m.headers == nil {
 		if !visible(given) || len(given) > maxSessionID {
 			return "it gave its session a name that cannot be sent back"
 		}
@@ -285,7 +315,7 @@ func (r *remote) exchange(ctx context.Context, id uint64, message []byte) string
 		r.session = given
 		r.mu.Unlock()
 	}
-	if id == 0 {
+	if m.id == 0 {
 		r.listen()
 		return "" // a notification, or an answer of ours: nothing is said to it
 	}
@@ -295,7 +325,7 @@ func (r *remote) exchange(ctx context.Context, id uint64, message []byte) string
 	case kind == "application/json":
 		return r.takeBody(ctx, response.Body)
 	case kind == "text/event-stream":
-		return r.follow(ctx, id, response.Body)
+		return r.follow(ctx, m.id, response.Body)
 	}
 	return "its answer is neither JSON nor a stream of events"
 }
@@ -407,7 +437,10 @@ func (r *remote) follow(ctx context.Context, id uint64, body io.Reader) string {
 		if !r.to.awaited(id) {
 			return ""
 		}
-		if at.last == "" || !at.pause(ctx) {
+		r.mu.Lock()
+		modern := r.modernLocked()
+		r.mu.Unlock()
+		if at.last == "" || modern || !at.pause(ctx) {
 			break
 		}
 		response, err := r.do(ctx, http.MethodGet, nil, r.sessionID(), at.last)
@@ -468,13 +501,15 @@ func (r *remote) events(ctx context.Context, body io.Reader, at *position) {
 	}
 	for {
 		line, long, err := in.next()
-		if err != nil {
-			return // an event without its end is none
-		}
 		if long != nil {
 			long.head = bytes.TrimPrefix(long.head, []byte("data:"))
 			r.to.cut(long)
 			tooLong = true
+		}
+		switch {
+		case err != nil:
+			return // an event without its end is none
+		case long != nil:
 			continue
 		}
 		line = bytes.TrimSuffix(line, []byte("\r"))
@@ -518,7 +553,7 @@ func (r *remote) events(ctx context.Context, body io.Reader, at *position) {
 // listen opens, once, the stream on which a server says what nobody asked for.
 func (r *remote) listen() {
 	r.mu.Lock()
-	begin := !r.listening && !r.closed && r.revision != ""
+	begin := !r.listening && !r.closed && r.revision != "" && !r.modernLocked()
 	if begin {
 		r.listening = true
 		r.work.Add(1)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"subjectbroker/mcpshim/canon"
 	"subjectbroker/proto/frame"
@@ -42,14 +43,20 @@ type session struct {
 	hangUp  context.CancelCauseFunc // the daemon does not listen any more
 	relist  chan struct{}           // capacity 1: list again
 
-	mu      sync.Mutex
-	next    uint64
-	open    map[uint64]*pending // by the id that the server sees
-	calls   map[uint64]uint64   // the daemon's number of a call → the id that the server sees
-	partial map[uint64]assembly // by the daemon's number
-	idle    *sync.Cond          // on open
-	ended   bool                // the link is gone
-	odd     int                 // lines that were no messages
+	patience  time.Duration // see silencePatience
+	newerOnly bool          // it is greeted in the era without sessions alone
+
+	mu       sync.Mutex
+	modern   bool                 // it is of the era without sessions
+	bindings map[string][]binding // by tool; of that era
+	next     uint64
+	open     map[uint64]*pending // by the id that the server sees
+	calls    map[uint64]uint64   // the daemon's number of a call → the id that the server sees
+	partial  map[uint64]assembly // by the daemon's number
+	idle     *sync.Cond          // on open
+	ended    bool                // the link is gone
+	odd      int                 // lines that were no messages
+	heard    bool                // a message has come
 }
 
 // pending is one request that the server has not answered.
@@ -68,7 +75,7 @@ type reply struct {
 func newSession(out *frame.Writer, way link, version string, hangUp context.CancelCauseFunc) *session {
 	s := &session{
 		out: out, link: way, version: version, hangUp: hangUp, relist: make(chan struct{}, 1),
-		open: map[uint64]*pending{}, calls: map[uint64]uint64{}, partial: map[uint64]assembly{},
+		open: map[uint64]*pending{}, calls: map[uint64]uint64{}, partial: map[uint64]assembly{}, patience: silencePatience,
 	}
 	s.idle = sync.NewCond(&s.mu)
 	return s
@@ -147,22 +154,37 @@ func (s *session) drain(ctx context.Context) {
 	}
 }
 
-// ask sends a request of our own and waits for its answer. The error is for a
-// person; errFailed is in it when the server answered with an error.
-func (s *session) ask(ctx context.Context, method, params string) ([]byte, error) {
+// ask sends a request of our own and waits for its answer; params are the members
+// of its parameters. The error is for a person; errFailed is in it when the server
+// answered with an error.
+func (s *session) ask(ctx context.Context, method string, params []byte) ([]byte, error) {
+	return s.askIn(ctx, s.isModern(), method, params)
+}
+
+// askIn is ask in one of the two eras.
+func (s *session) askIn(ctx context.Context, modern bool, method string, params []byte) ([]byte, error) {
 	p := &pending{done: make(chan reply, 1)}
 	id := s.begin(p)
 	if id == 0 {
 		return nil, errors.New("the server is gone")
 	}
-	s.link.post(id, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, params))
+	m := outgoing{id: id, body: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s`, id, method, params)}
+	if modern {
+		if len(params) > 0 {
+			m.body = append(m.body, ',')
+		}
+		m.body = append(append(m.body, `"_meta":`...), s.askMeta()...)
+		m.headers = headersOf(method)
+	}
+	m.body = append(m.body, "}}"...)
+	s.link.post(m)
 	select {
 	case r := <-p.done:
 		switch {
 		case r.lost != "":
 			return nil, errors.New(r.lost)
 		case r.failure != nil:
-			return nil, fmt.Errorf("%w%s", errFailed, codeOf(r.failure))
+			return nil, &failure{code: codeOf(r.failure)}
 		}
 		return r.result, nil
 	case <-ctx.Done():
@@ -172,51 +194,157 @@ func (s *session) ask(ctx context.Context, method, params string) ([]byte, error
 	}
 }
 
+func (s *session) isModern() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.modern
+}
+
 // errFailed: the server answered with an error.
 var errFailed = errors.New("it answered with an error")
 
-// codeOf is the code of a JSON-RPC error, which is all of it that is told on.
-func codeOf(failure []byte) string {
-	var e struct{ Code int64 }
-	if json.Unmarshal(failure, &e) != nil {
-		return ""
+// failure is the error that a server answered with: its code, which is all of it
+// that is told on; 0: it has none.
+type failure struct{ code int64 }
+
+func (f *failure) Error() string {
+	if f.code == 0 {
+		return errFailed.Error()
 	}
-	return " (" + strconv.FormatInt(e.Code, 10) + ")"
+	return errFailed.Error() + " (" + strconv.FormatInt(f.code, 10) + ")"
+}
+
+func (f *failure) Unwrap() error { return errFailed }
+
+// codeOf is the code of a JSON-RPC error.
+func codeOf(object []byte) int64 {
+	var e struct{ Code int64 }
+	if json.Unmarshal(object, &e) != nil {
+		return 0
+	}
+	return e.Code
 }
 
 // greeting is what a server said when it was greeted.
 type greeting struct {
 	revision, instructions string
 	tools                  bool
+	tells                  bool // when its tools are other ones
 }
 
-// greet opens the session, in the newest revision that both speak.
+// silencePatience is how long a server may say nothing to initialize before it is
+// asked in the era without sessions as well: it may not know the word, and many
+// take long to start. It is less than greetPatience.
+const silencePatience = 25 * time.Second
+
+// greet opens the session: with initialize, in the newest revision that both speak,
+// or, where the server does not know that, in the era without sessions. Most
+// servers know initialize, and some of those end at a word that they do not know.
 func (s *session) greet(ctx context.Context) (greeting, error) {
+	type outcome struct {
+		greeting
+		error
+	}
+	trying, stop := context.WithCancel(ctx)
+	defer stop() // of two that answer the first counts
+	try := func(greet func(context.Context) (greeting, error)) <-chan outcome {
+		answer := make(chan outcome, 1)
+		go func() {
+			g, err := greet(trying)
+			answer <- outcome{g, err}
+		}()
+		return answer
+	}
+	var older, newer <-chan outcome
+	if s.newerOnly {
+		newer = try(s.discover)
+	} else {
+		older = try(s.initialize)
+	}
+	var first, second error
+	silence := time.NewTimer(s.patience)
+	defer silence.Stop()
+	for {
+		select {
+		case o := <-older:
+			if o.error == nil {
+				s.opened(ctx, o.greeting)
+				return o.greeting, nil
+			}
+			older, first = nil, o.error
+			if newer == nil && second == nil && s.mayBeNewer(first) {
+				newer = try(s.discover)
+			}
+		case o := <-newer:
+			if o.error == nil {
+				s.opened(ctx, o.greeting)
+				return o.greeting, nil
+			}
+			newer, second = nil, o.error
+		case <-silence.C:
+			if newer == nil && second == nil {
+				newer = try(s.discover)
+			}
+		}
+		switch {
+		case older != nil || newer != nil:
+		case second != nil && !errors.Is(second, errFailed): // it knows the word, and says more
+			return greeting{}, second
+		case first == nil:
+			return greeting{}, second
+		default:
+			return greeting{}, first
+		}
+	}
+}
+
+// mayBeNewer reports whether a server that could not be greeted with initialize is
+// there and may be one of the era without sessions.
+func (s *session) mayBeNewer(err error) bool {
+	select {
+	case <-s.link.gone():
+		return false
+	default:
+	}
+	return errors.Is(err, errFailed) || errors.Is(err, errRevision) || s.link.refuses()
+}
+
+// opened begins the session as it was agreed on.
+func (s *session) opened(ctx context.Context, g greeting) {
+	s.mu.Lock()
+	s.modern = g.revision == stateless
+	s.mu.Unlock()
+	s.link.agreed(g.revision)
+	if g.revision == stateless {
+		return
+	}
+	s.link.post(outgoing{body: []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)})
+	s.link.settle(ctx)
+}
+
+// initialize greets a server of the era with sessions.
+func (s *session) initialize(ctx context.Context) (greeting, error) {
 	var latest error
 	for _, revision := range revisions {
-		name, err := json.Marshal(map[string]string{"name": "subject-broker", "version": s.version})
-		if err != nil {
-			return greeting{}, err
-		}
-		result, err := s.ask(ctx, "initialize", `{"protocolVersion":"`+revision+`","capabilities":{},"clientInfo":`+string(name)+`}`)
-		if errors.Is(err, errFailed) {
+		result, err := s.askIn(ctx, false, "initialize",
+			fmt.Appendf(nil, `"protocolVersion":%q,"capabilities":{},"clientInfo":%s`, revision, s.clientInfo()))
+		if failed, ok := errors.AsType[*failure](err); ok {
 			latest = err // perhaps it knows an older one
+			if failed.code == codeNoMethod || failed.code == codeNoRevision {
+				break
+			}
 			continue
 		}
 		if err != nil {
 			return greeting{}, err
 		}
-		g, err := s.greeted(result)
-		if err != nil {
-			return greeting{}, err
-		}
-		s.link.agreed(g.revision)
-		s.link.post(0, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
-		s.link.settle(ctx)
-		return g, nil
+		return s.greeted(result)
 	}
 	return greeting{}, latest
 }
+
+// errRevision: there is no revision that both speak.
+var errRevision = errors.New("it speaks no revision of MCP that is known here")
 
 func (s *session) greeted(result []byte) (greeting, error) {
 	members, err := canon.Members(result)
@@ -225,9 +353,20 @@ func (s *session) greeted(result []byte) (greeting, error) {
 	}
 	var g greeting
 	for _, m := range members {
-		switch m.Key {
-		case "protocolVersion":
+		if m.Key == "protocolVersion" {
 			g.revision, _ = text(m.Raw)
+		}
+	}
+	if !slices.Contains(revisions, g.revision) {
+		return greeting{}, errRevision
+	}
+	return s.offers(g, members)
+}
+
+// offers reads what both greetings say alike.
+func (s *session) offers(g greeting, members []canon.Member) (greeting, error) {
+	for _, m := range members {
+		switch m.Key {
 		case "instructions":
 			g.instructions, _ = text(m.Raw)
 		case "capabilities":
@@ -235,17 +374,24 @@ func (s *session) greeted(result []byte) (greeting, error) {
 			if err != nil {
 				return greeting{}, errors.New("its capabilities are no object")
 			}
-			g.tools = slices.ContainsFunc(capabilities, func(c canon.Member) bool { return c.Key == "tools" && c.Raw[0] == '{' })
+			for _, c := range capabilities {
+				if c.Key == "tools" && c.Raw[0] == '{' {
+					g.tools, g.tells = true, hasTrue(c.Raw, "listChanged")
+				}
+			}
 		}
-	}
-	if !slices.Contains(revisions, g.revision) {
-		return greeting{}, errors.New("it speaks no revision of MCP that is known here")
 	}
 	if len(g.instructions) > maxInstructions {
 		s.say(fmt.Sprintf("[its instructions have %d bytes, more than %d, and are left out]", len(g.instructions), maxInstructions))
 		g.instructions = ""
 	}
 	return g, nil
+}
+
+// hasTrue reports whether a member of an object is true.
+func hasTrue(object []byte, key string) bool {
+	members, err := canon.Members(object)
+	return err == nil && slices.ContainsFunc(members, func(m canon.Member) bool { return m.Key == key && string(m.Raw) == "true" })
 }
 
 // text decodes a JSON string that was checked.
@@ -262,9 +408,9 @@ func (s *session) list(ctx context.Context) ([]*hostv1.Tool, error) {
 	size := 0
 	cursor := ""
 	for range maxPages {
-		params := `{}`
+		var params []byte
 		if cursor != "" {
-			params = `{"cursor":` + cursor + `}`
+			params = []byte(`"cursor":` + cursor)
 		}
 		result, err := s.ask(ctx, "tools/list", params)
 		if err != nil {
@@ -285,7 +431,11 @@ func (s *session) list(ctx context.Context) ([]*hostv1.Tool, error) {
 			all = append(all, tool)
 		}
 		if next == "" {
-			return s.once(all), nil
+			all = s.once(all)
+			if s.isModern() {
+				s.bind(all)
+			}
+			return all, nil
 		}
 		if next == cursor {
 			return nil, errors.New("its list of tools leads back to the same page")
@@ -425,16 +575,22 @@ func (s *session) send(c *hostv1.Call) {
 		s.answerEnd(c.GetId(), hostv1.End_END_TRANSPORT)
 		return
 	}
-	message, err := request(id, c)
-	if err != nil {
+	m := outgoing{id: id}
+	var meta []byte
+	if s.isModern() {
+		meta, m.headers = s.askMeta(), s.headersOfCall(c)
+	}
+	var err error
+	if m.body, err = request(id, c, meta); err != nil {
 		s.lost(id, err.Error())
 		return
 	}
-	s.link.post(id, message)
+	s.link.post(m)
 }
 
-// request is a call as the server gets it, written again from what was read.
-func request(id uint64, c *hostv1.Call) ([]byte, error) {
+// request is a call as the server gets it, written again from what was read; own is
+// the _meta of ours that each request has, nil for none.
+func request(id uint64, c *hostv1.Call, own []byte) ([]byte, error) {
 	message := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":`, id)
 	message = canon.Quote(message, c.GetTool())
 	if arguments := c.GetArguments(); len(arguments) > 0 {
@@ -443,7 +599,7 @@ func request(id uint64, c *hostv1.Call) ([]byte, error) {
 		}
 		message = append(append(message, `,"arguments":`...), canon.Compact(arguments)...)
 	}
-	meta, err := metaOf(id, c)
+	meta, err := metaOf(id, c, own)
 	if err != nil {
 		return nil, err
 	}
@@ -455,13 +611,16 @@ func request(id uint64, c *hostv1.Call) ([]byte, error) {
 
 const progressToken = "progressToken"
 
-func metaOf(id uint64, c *hostv1.Call) ([]byte, error) {
+func metaOf(id uint64, c *hostv1.Call, own []byte) ([]byte, error) {
 	meta := []byte{'{'}
+	if own != nil {
+		meta = own[:len(own)-1] // and goes on
+	}
 	if given := c.GetMeta(); len(given) > 0 {
 		if err := checkObject(given); err != nil {
 			return nil, fmt.Errorf("the call's _meta is refused: %w", err)
 		}
-		meta = appendWithout(meta, given, progressToken)
+		meta = appendWithout(meta, given, func(key string) bool { return key == progressToken || strings.HasPrefix(key, protocolPrefix) })
 	}
 	if c.GetProgress() {
 		if len(meta) > 1 {
@@ -485,14 +644,15 @@ func checkObject(data []byte) error {
 	return nil
 }
 
-// appendWithout appends the members of an object that was checked, but one.
-func appendWithout(dst, object []byte, key string) []byte {
+// appendWithout appends the members of an object that was checked, but those that
+// without names.
+func appendWithout(dst, object []byte, without func(key string) bool) []byte {
 	members, err := canon.Members(object)
 	if err != nil {
 		return dst
 	}
 	for _, m := range members {
-		if m.Key == key {
+		if without(m.Key) {
 			continue
 		}
 		if dst[len(dst)-1] != '{' {
@@ -513,7 +673,7 @@ func (s *session) cancel(call uint64) {
 	if !open || s.claim(id) == nil {
 		return
 	}
-	s.link.post(0, fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+	s.link.post(outgoing{body: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id)})
 	s.link.forget(id)
 }
 
@@ -558,6 +718,9 @@ func (s *session) take(line []byte) {
 		return
 	}
 	m, err := parse(line)
+	s.mu.Lock()
+	s.heard = s.heard || m.id != nil || m.method != nil
+	s.mu.Unlock()
 	switch {
 	case m.id == nil && m.method == nil || errors.Is(err, canon.ErrSyntax):
 		s.oddLine(line)
@@ -609,6 +772,13 @@ func (s *session) oddLine(line []byte) {
 	}
 }
 
+// heardNothing reports whether no message has come.
+func (s *session) heardNothing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.heard
+}
+
 func (s *session) oddLines() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -630,7 +800,7 @@ func (s *session) serve(m message) {
 	if len(m.id) > 1024 || m.id[0] == '{' || m.id[0] == '[' {
 		return
 	}
-	s.link.post(0, []byte(`{"jsonrpc":"2.0","id":`+string(m.id)+`,`+answer+`}`))
+	s.link.post(outgoing{body: []byte(`{"jsonrpc":"2.0","id":` + string(m.id) + `,` + answer + `}`)})
 }
 
 // notice gets a notification.
@@ -659,7 +829,7 @@ func (s *session) progress(params []byte) {
 		if p == nil || !p.progress {
 			return
 		}
-		rest := append(appendWithout([]byte{'{'}, params, progressToken), '}')
+		rest := append(appendWithout([]byte{'{'}, params, func(key string) bool { return key == progressToken }), '}')
 		s.tell(&hostv1.HostResponse{Message: &hostv1.HostResponse_Progress{Progress: &hostv1.Progress{Id: p.call, Params: rest}}})
 	}
 }
@@ -681,17 +851,21 @@ func (s *session) answer(m message, fault error) {
 	if fault != nil || (m.result == nil) == (m.failure == nil) || object[0] != '{' {
 		end = hostv1.End_END_TRANSPORT
 	}
-	if end == hostv1.End_END_OK && isError(object) {
+	words := faultWords(fault)
+	if more := incomplete(object); end == hostv1.End_END_OK && more != "" {
+		end, words = hostv1.End_END_TRANSPORT, more
+	}
+	if end == hostv1.End_END_OK && hasTrue(object, "isError") { // a tool's result that is an error to the agent
 		end = hostv1.End_END_TOOL_ERROR
 	}
 	switch {
 	case p.done == nil && end == hostv1.End_END_TRANSPORT:
-		s.say("[an answer was refused: " + faultWords(fault) + "]")
+		s.say("[an answer was refused: " + words + "]")
 		s.answerEnd(p.call, end)
 	case p.done == nil:
 		s.forward(p.call, object, end)
 	case end == hostv1.End_END_TRANSPORT:
-		p.done <- reply{lost: "an answer of its was refused: " + faultWords(fault)}
+		p.done <- reply{lost: "an answer of its was refused: " + words}
 	case m.failure != nil:
 		p.done <- reply{failure: bytes.Clone(object)}
 	default:
@@ -704,12 +878,6 @@ func faultWords(fault error) string {
 		return "neither a result nor an error"
 	}
 	return fault.Error()
-}
-
-// isError says whether a tool's result is an error to the agent.
-func isError(result []byte) bool {
-	members, err := canon.Members(result)
-	return err == nil && slices.ContainsFunc(members, func(m canon.Member) bool { return m.Key == "isError" && string(m.Raw) == "true" })
 }
 
 // forward writes an answer again, in pieces.

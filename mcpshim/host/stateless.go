@@ -1,0 +1,252 @@
+package host
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"subjectbroker/mcpshim/canon"
+	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
+)
+
+// stateless is the revision of MCP without sessions: there is no initialize, each
+// request says by itself which revision it is in and whose it is.
+const stateless = "2026-07-28"
+
+// Methods that only the era without sessions has.
+const (
+	methodDiscover = "server/discover"
+	methodListen   = "subscriptions/listen"
+)
+
+// Codes of errors that say that a server does not know initialize, or speaks
+// another revision.
+const (
+	codeNoMethod   = -32601
+	codeNoRevision = -32022
+)
+
+// Members of the _meta of each request in the era without sessions. What begins
+// like them is between a client and a server, so that no call brings its own.
+const (
+	protocolPrefix   = "io.modelcontextprotocol/"
+	keyRevision      = protocolPrefix + "protocolVersion"
+	keyClientInfo    = protocolPrefix + "clientInfo"
+	keyCapabilities  = protocolPrefix + "clientCapabilities"
+	resultComplete   = "complete"
+	headerRevision   = "Mcp-Protocol-Version"
+	headerMethod     = "Mcp-Method"
+	headerName       = "Mcp-Name"
+	headerParameters = "Mcp-Param-"
+)
+
+// maxHeaderValue is the longest argument that is said again in a header, in bytes.
+const maxHeaderValue = 8 << 10
+
+// discover asks a server of the era without sessions what it is.
+func (s *session) discover(ctx context.Context) (greeting, error) {
+	result, err := s.askIn(ctx, true, methodDiscover, nil)
+	if err != nil {
+		return greeting{}, err
+	}
+	members, err := canon.Members(result)
+	if err != nil {
+		return greeting{}, errors.New("what it says of itself is no object")
+	}
+	g := greeting{revision: stateless}
+	var spoken []string
+	for _, m := range members {
+		if m.Key == "supportedVersions" && json.Unmarshal(m.Raw, &spoken) != nil {
+			return greeting{}, errors.New("the revisions that it speaks are no list")
+		}
+	}
+	if !slices.Contains(spoken, stateless) {
+		return greeting{}, errRevision
+	}
+	return s.offers(g, members)
+}
+
+// askMeta is the _meta of a request of our own, and the beginning of that of a call.
+func (s *session) askMeta() []byte {
+	meta := append([]byte(`{"`+keyRevision+`":"`+stateless+`","`+keyClientInfo+`":`), s.clientInfo()...)
+	return append(meta, `,"`+keyCapabilities+`":{}}`...)
+}
+
+// clientInfo says who asks.
+func (s *session) clientInfo() []byte {
+	info := canon.Quote([]byte(`{"name":"subject-broker","version":`), s.version)
+	return append(info, '}')
+}
+
+// headersOf is what a request says again in its headers, where it goes over HTTP.
+func headersOf(method string) [][2]string {
+	return [][2]string{{headerRevision, stateless}, {headerMethod, method}}
+}
+
+// headersOfCall is the same of a call of a tool, with the arguments that the tool
+// wants to see there.
+func (s *session) headersOfCall(c *hostv1.Call) [][2]string {
+	headers := append(headersOf("tools/call"), [2]string{headerName, headerText(c.GetTool())})
+	s.mu.Lock()
+	bindings := s.bindings[c.GetTool()]
+	s.mu.Unlock()
+	for _, b := range bindings {
+		if value, ok := b.value(c.GetArguments()); ok {
+			headers = append(headers, [2]string{headerParameters + b.header, value})
+		}
+	}
+	return headers
+}
+
+// headerText is text as it may stand in a header.
+func headerText(text string) string {
+	const before, after = "=?base64?", "?="
+	plain := text == strings.TrimSpace(text) && !strings.HasPrefix(text, before) &&
+		!strings.ContainsFunc(text, func(c rune) bool { return c < 0x20 || c > 0x7e })
+	if plain {
+		return text
+	}
+	return before + base64.StdEncoding.EncodeToString([]byte(text)) + after
+}
+
+// binding is an argument of a tool that stands in a header too.
+type binding struct {
+	path   []string // to the argument
+	header string   // what follows headerParameters
+}
+
+// bindingsOf reads which arguments a tool wants to see in headers: properties of
+// its input schema with x-mcp-header.
+func bindingsOf(object []byte) []binding {
+	type property struct {
+		Header     json.RawMessage            `json:"x-mcp-header"`
+		Properties map[string]json.RawMessage `json:"properties"`
+	}
+	var tool struct {
+		Schema json.RawMessage `json:"inputSchema"`
+	}
+	if json.Unmarshal(object, &tool) != nil || !strings.Contains(string(tool.Schema), "x-mcp-header") {
+		return nil
+	}
+	var found []binding
+	var walk func(raw json.RawMessage, path []string)
+	walk = func(raw json.RawMessage, path []string) {
+		var p property
+		if json.Unmarshal(raw, &p) != nil || len(found) == maxBindings {
+			return
+		}
+		header := ""
+		if len(path) > 0 && json.Unmarshal(p.Header, &header) == nil && token(header) {
+			found = append(found, binding{slices.Clone(path), header})
+		}
+		for name, below := range p.Properties {
+			walk(below, append(path, name))
+		}
+	}
+	walk(tool.Schema, nil)
+	return found
+}
+
+// maxBindings is how many arguments of one tool stand in headers at most.
+const maxBindings = 32
+
+// token reports whether a name can be that of a header.
+func token(name string) bool {
+	return name != "" && len(name) <= 64 && !strings.ContainsFunc(name, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", c)
+	})
+}
+
+// value is the argument as the header has it; false: it has none there.
+func (b binding) value(arguments []byte) (string, bool) {
+	raw := arguments
+	for _, name := range b.path {
+		members, err := canon.Members(raw)
+		if err != nil {
+			return "", false
+		}
+		raw = nil
+		for _, m := range members {
+			if m.Key == name {
+				raw = m.Raw
+			}
+		}
+		if raw == nil {
+			return "", false
+		}
+	}
+	if len(raw) > maxHeaderValue {
+		return "", false
+	}
+	if said, ok := text(raw); ok {
+		return headerText(said), true
+	}
+	switch word := string(raw); word {
+	case "true", "false":
+		return word, true
+	default:
+		whole, err := strconv.ParseFloat(word, 64)
+		if err != nil || whole != float64(int64(whole)) || whole < -(1<<53-1) || whole > 1<<53-1 {
+			return "", false
+		}
+		return strconv.FormatInt(int64(whole), 10), true
+	}
+}
+
+// bind remembers which arguments of which tools stand in headers.
+func (s *session) bind(tools []*hostv1.Tool) {
+	bindings := map[string][]binding{}
+	for _, tool := range tools {
+		if found := bindingsOf(tool.GetObject()); found != nil {
+			bindings[tool.GetName()] = found
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bindings = bindings
+}
+
+// listen holds the stream open on which a server of the era without sessions says
+// that its tools are other ones, until ctx ends or it will not have it.
+func (s *session) listen(ctx context.Context) {
+	at := &position{wait: firstListenWait}
+	for {
+		began := time.Now()
+		_, err := s.ask(ctx, methodListen, []byte(`"notifications":{"toolsListChanged":true}`))
+		if ctx.Err() != nil || errors.Is(err, errFailed) {
+			return
+		}
+		if time.Since(began) > maxListenWait {
+			at.wait = firstListenWait
+		}
+		if !at.pause(ctx) {
+			return
+		}
+		at.wait = min(2*at.wait, maxListenWait)
+		s.again() // what it said meanwhile nobody has heard
+	}
+}
+
+// incomplete says why a result of the era without sessions is none: it asks for
+// something more, which nobody here could give. Empty: it is one.
+func incomplete(result []byte) string {
+	members, err := canon.Members(result)
+	if err != nil {
+		return ""
+	}
+	for _, m := range members {
+		if m.Key != "resultType" {
+			continue
+		}
+		if kind, ok := text(m.Raw); !ok || kind != resultComplete {
+			return fmt.Sprintf("it is no result but %.40q: what asks for more is not passed on", kind)
+		}
+	}
+	return ""
+}
