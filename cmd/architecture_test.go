@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 	"worker/...":       {"worker/...", "proto/..."},
 	"mcpshim/...":      {"mcpshim/...", "worker/...", "proto/..."},
 	"daemon/...":       {"daemon/...", "vault/...", "grants/...", "audit/...", "proto/..."},
+	"daemon/memory":    {}, // pure: it is told which tenants a caller may read
 	"cmd/sbd":          {"daemon/...", "proto/..."},
 	"cmd/sb-mcp":       {"mcpshim/...", "worker/...", "proto/..."},
 	"cmd/sbctl/...":    {"cmd/sbctl/...", "proto/...", "worker/...", "audit/verify/...", "audit/check/...", "grants/policy/..."},
