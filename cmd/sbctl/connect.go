@@ -31,7 +31,8 @@ the absolute path of sb-mcp, the subject, and the home when it is not the
 default. Shows the difference, and ends with "sb-mcp check". Doing it again
 changes nothing.
 
---print and --list need no daemon.
+--list shows each entry that starts sb-mcp; one that wraps a server of the agent's own
+says so under CONNECTED, and "disconnect" leaves it. --print and --list need no daemon.
 
 Examples:
   sbctl connect claude --subject worker
@@ -228,6 +229,7 @@ type agentView struct {
 	Connected bool     `json:"connected"`
 	Name      string   `json:"name,omitempty"`
 	SubjectID string   `json:"subjectId,omitempty"`
+	Wraps     string   `json:"wraps,omitempty"` // the server that the entry wraps
 	Shim      string   `json:"shim,omitempty"`
 	Home      string   `json:"home,omitempty"`
 	Problem   string   `json:"problem,omitempty"`
@@ -244,14 +246,18 @@ func (a *app) listAgents(ctx context.Context) error {
 	views := make([]agentView, 0, len(found))
 	for _, l := range found {
 		views = append(views, agentView{
-			string(l.Agent), string(l.Scope), l.File, l.Exists, l.Connected, l.Name, l.Subject, l.Shim, l.Home, l.Problem, append([]string{}, l.Warnings...),
+			string(l.Agent), string(l.Scope), l.File, l.Exists, l.Connected, l.Name, l.Subject, l.Wraps, l.Shim, l.Home, l.Problem, append([]string{}, l.Warnings...),
 		})
 		problem := l.Problem
 		if problem == "" {
 			problem = strings.Join(l.Warnings, "; ")
 		}
+		connected := yesNo(l.Connected)
+		if l.Wraps != "" && l.Connected {
+			connected = "wraps " + l.Wraps
+		}
 		list.IDs = append(list.IDs, string(l.Agent))
-		list.Rows = append(list.Rows, []string{string(l.Agent), string(l.Scope), yesNo(l.Connected), l.Subject, l.Name, l.File, problem})
+		list.Rows = append(list.Rows, []string{string(l.Agent), string(l.Scope), connected, l.Subject, l.Name, l.File, problem})
 	}
 	list.Items = views
 	return a.out.List(list)

@@ -14,7 +14,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"subjectbroker/cmd/sbctl/internal/agents"
+	"subjectbroker/cmd/sbctl/internal/manual"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/grants/policy"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -54,6 +57,18 @@ Examples:
   sbctl server add github --secret GITHUB_TOKEN=github.token -- npx -y server-github
   sbctl server add files --subject coder --cwd /srv/docs -- files-mcp --read-only
   sbctl server add web --header 'X-Api-Key: ${secret:web.key}' https://mcp.example.com`
+}
+
+// AfterApply shows the help also where the options of another command would stand:
+// behind a URL, or a command that no -- comes before.
+func (c *serverAddCmd) AfterApply(kctx *kong.Context, a *app) error {
+	if len(c.What) == 0 || c.What[0] == "--" || !slices.ContainsFunc(c.What, func(word string) bool { return word == "--help" || word == "-h" }) {
+		return nil
+	}
+	if err := manual.Text(a.stdout, kctx.Selected()); err != nil {
+		return err
+	}
+	return errShown
 }
 
 type serverAddView struct {

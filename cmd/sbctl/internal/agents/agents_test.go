@@ -262,6 +262,34 @@ func TestSecondSubject(t *testing.T) {
 	}
 }
 
+// An entry that wraps a server is the agent's own server: it is told apart, and
+// neither rewritten nor taken away, whatever it is called.
+func TestWrappedEntriesAreNotOurs(t *testing.T) {
+	d := newDesk(t, agents.Claude)
+	const before = `{"mcpServers": {
+  "subject-broker-files": {"command": "/o/sb-mcp", "args": ["wrap", "--subject", "worker", "--server=files", "--", "x", "--subject", "another"]},
+  "notes": {"command": "/o/sb-mcp", "args": ["wrap", "--subject", "worker", "--", "x", "--server", "another"]},
+  "plain": {"command": "/o/sb-mcp", "args": ["--", "--subject", "another"]}
+}}
+`
+	d.put(".claude.json", before, 0o600)
+	d.connect()
+	wraps := map[string]string{}
+	for _, l := range d.list() {
+		wraps[l.Name] = l.Subject + " " + l.Wraps
+	}
+	if diff := cmp.Diff(map[string]string{"subject-broker-files": "worker files", "notes": "worker notes", "subject-broker": "worker "}, wraps); diff != "" {
+		t.Error(diff)
+	}
+	d.cfg.Subject = ""
+	if res := d.disconnect(); len(res.Names) != 1 {
+		t.Errorf("disconnecting all took %v", res.Names)
+	}
+	if diff := cmp.Diff(before, d.text(".claude.json")); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestProjectEntryReplacesTheUsers(t *testing.T) {
 	d := newDesk(t, agents.OpenCode)
 	d.connect()

@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +11,9 @@ import (
 
 // shimName is what the shim's program file is called.
 const shimName = "sb-mcp"
+
+// wrapVerb is the first argument of a shim that wraps another server.
+const wrapVerb = "wrap"
 
 // command is what an agent runs for a server.
 type command struct {
@@ -21,9 +25,13 @@ func (c command) equal(other command) bool {
 	return c.program == other.program && slices.Equal(c.args, other.args)
 }
 
-// option is the value of a flag of the shim, in either spelling, "" if absent.
+// option is the value of a flag of the shim, in either spelling, "" if absent. What
+// stands behind -- is another program's.
 func (c command) option(name string) string {
 	for i, arg := range c.args {
+		if arg == "--" {
+			return ""
+		}
 		flag, value, joined := strings.Cut(arg, "=")
 		if flag != "-"+name && flag != "--"+name {
 			continue
@@ -53,10 +61,19 @@ func (e *entry) shim() bool {
 	return filepath.Base(e.command.program) == shimName && e.subject() != ""
 }
 
+// wraps is the name of the server that the entry has sb-mcp wrap, "" if it is the
+// broker's own.
+func (e *entry) wraps() string {
+	if len(e.command.args) == 0 || e.command.args[0] != wrapVerb || !e.shim() {
+		return ""
+	}
+	return cmp.Or(e.command.option("server"), e.name)
+}
+
 // ours reports whether Connect could have written the entry.
 func (e *entry) ours() bool {
 	named := e.name == entryName || strings.HasPrefix(e.name, entryName+"-")
-	return named && e.shim() && e.place == ""
+	return named && e.shim() && e.wraps() == "" && e.place == ""
 }
 
 func (e *entry) subject() string { return e.command.option("subject") }

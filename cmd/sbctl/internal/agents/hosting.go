@@ -80,7 +80,7 @@ func (s *Server) judge(key string) {
 func (s *Server) settle(kind string) {
 	slices.Sort(s.Dropped)
 	ours := len(s.Command) > 1 && filepath.Base(s.Command[0]) == shimName
-	if ours && s.Command[1] != "wrap" {
+	if ours && s.Command[1] != wrapVerb {
 		s.Subject = command{s.Command[0], s.Command[1:]}.option("subject")
 	}
 	switch {

@@ -17,6 +17,7 @@ type Listing struct {
 	Connected bool     `json:"connected"`
 	Name      string   `json:"name,omitempty"`
 	Subject   string   `json:"subject,omitempty"`
+	Wraps     string   `json:"wraps,omitempty"` // the server that this entry has sb-mcp wrap; "": it is the broker's own
 	Shim      string   `json:"shim,omitempty"`
 	Home      string   `json:"home,omitempty"`    // "": the default
 	Problem   string   `json:"problem,omitempty"` // the file cannot be read: what is wrong with it
@@ -106,7 +107,7 @@ func (s *setup) look() []Listing {
 			}
 			found++
 			line := blank
-			line.Connected, line.Name, line.Subject = !e.off, e.name, e.subject()
+			line.Connected, line.Name, line.Subject, line.Wraps = !e.off, e.name, e.subject(), e.wraps()
 			line.Shim, line.Home = e.command.program, e.command.option("home")
 			if e.place != "" {
 				line.Scope = Scope(e.place)
