@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
+	"subjectbroker/grants"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
 
@@ -20,7 +21,8 @@ type callsCmd struct {
 // Help is the manual of calls.
 func (callsCmd) Help() string {
 	return `Calls of tools of the servers behind the broker, as the log has them: who called
-what, what came of it and how long it took. Arguments and results are in no log.`
+what, what came of it and how long it took. Arguments and results are in no log. A message
+that calls no tool and had to be judged stands as method:SERVER/METHOD.`
 }
 
 // kindCallDone is the kind of an entry that says how a call ended that was let
@@ -37,6 +39,7 @@ type callEntry struct {
 	SubjectID  string    `json:"subjectId"`
 	Server     string    `json:"server"`
 	Tool       string    `json:"tool"`
+	Action     string    `json:"action"`
 	Policy     string    `json:"policy"`
 	ApprovalID string    `json:"approvalId"`
 	Decision   string    `json:"decision"`
@@ -54,6 +57,7 @@ type callView struct {
 	RunID      string `json:"runId,omitempty"`
 	Server     string `json:"server"`
 	Tool       string `json:"tool,omitempty"`
+	Method     string `json:"method,omitempty"` // of a message that calls no tool
 	Decision   string `json:"decision"`
 	ReasonCode string `json:"reasonCode"`
 	Cause      string `json:"cause,omitempty"`
@@ -71,6 +75,9 @@ func viewCall(e callEntry) callView {
 	}
 	if e.Decision == decisionAllow {
 		view.CostMicros = e.Count
+	}
+	if e.Tool == "" && e.Action != grants.Call.String() {
+		view.Method = e.Action
 	}
 	return view
 }
@@ -97,8 +104,12 @@ func (c *oneCall) duration() string {
 	return took(time.Duration(*c.DurationMS) * time.Millisecond)
 }
 
-// object is the tool, as far as its name is known.
+// object is the tool, as far as its name is known, or the method of a message that
+// calls none, as "denials" names it.
 func (c *oneCall) object() string {
+	if c.Method != "" {
+		return "method:" + c.Server + "/" + c.Method
+	}
 	return c.Server + "/" + cmp.Or(c.Tool, "?")
 }
 
@@ -310,8 +321,8 @@ type callsStatsCmd struct {
 // Help is the manual of calls stats.
 func (callsStatsCmd) Help() string {
 	return `Counted since the daemon started. WAITED is for a person, FAILED is calls that were
-let through and ended with an error. HALF took at most as long as that, 99% as the
-next. Calls of names that no tool is known to have are counted together, as a
+let through and ended with an error. Half of them took at most MEDIAN, 99 of a hundred
+at most 99%. Calls of names that no tool is known to have are counted together, as a
 question mark.
 
 Examples:
@@ -339,7 +350,7 @@ func (c callsStatsCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	list := ui.List{Head: []string{"SUBJECT", "TOOL", "ALLOWED", "DENIED", "WAITED", "FAILED", "HALF", "99%", "LAST"}}
+	list := ui.List{Head: []string{"SUBJECT", "TOOL", "ALLOWED", "DENIED", "WAITED", "FAILED", "MEDIAN", "99%", "LAST"}}
 	views := make([]callStatView, 0, len(got.GetStats()))
 	micros := func(us uint64) string {
 		if us == 0 {
