@@ -12,6 +12,7 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/grants"
+	"subjectbroker/grants/rules"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault/regfile"
 )
@@ -43,7 +44,7 @@ type gateAsk struct {
 	tool       string
 	resource   string // of a read; empty for a call
 	capability string
-	args       []byte // of a call, as they will be forwarded; shown with secrets masked, and not kept
+	args       []byte // of a call, as they will be forwarded; shown with secrets masked, and kept while a person is asked, where they are short
 	argsDigest audit.Hash
 	pin        string // of the tool; empty: it is not trusted
 	policy     string // version; empty: there is none
@@ -53,6 +54,18 @@ type gateAsk struct {
 	wait time.Duration
 	// waiting is called, at most once, when the wait begins; nil: nobody is told.
 	waiting func(approvalID string)
+
+	parsed *rules.Args // see arguments
+}
+
+// arguments are those of a call, parsed once; nil: they are none.
+func (g *gateAsk) arguments() *rules.Args {
+	if g.parsed == nil && g.resource == "" {
+		if args, err := rules.ParseArgs(g.args); err == nil {
+			g.parsed = &args
+		}
+	}
+	return g.parsed
 }
 
 // outcomeOK is how a read ends that was approved; the other words are those of calls.

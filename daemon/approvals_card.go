@@ -143,6 +143,7 @@ type card struct {
 	why       string
 	arguments []byte // masked and escaped
 	cut       bool
+	args      []byte // as they are, of a call whose answer may cover others, until there is one; nil: it may not
 	discloses []disclosure
 	owner     *uint32 // whose the resource of a read is; nil: every operator's
 	pinState  string
@@ -251,6 +252,9 @@ func (a *approvals) wake() {
 // set moves a card on and tells who waits and who watches. The caller holds mu.
 func (a *approvals) set(c *card, state cardState) {
 	c.state = state
+	if state > cardDeciding {
+		c.args = nil
+	}
 	close(c.changed)
 	c.changed = make(chan struct{})
 	if state.over() && a.cards[c.id] == c && c.answer == nil {

@@ -44,6 +44,9 @@ func (d *Daemon) show(c *card, g *gateAsk) {
 	case trusted && pin == g.pin:
 		c.pinState = pinTrusted
 		c.scopes = append(c.scopes, scopeUses, scopeSession, scopeUntil)
+		if len(g.args) <= maxRuleArgs {
+			c.args = append([]byte{}, g.args...)
+		}
 	case trusted || st.trusted(g.server):
 		c.pinState = pinChanged
 	default:

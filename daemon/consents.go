@@ -3,6 +3,9 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +16,8 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/grants"
+	"subjectbroker/grants/rules"
+	"subjectbroker/proto/links"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
@@ -24,6 +29,7 @@ import (
 //	{"v":1,"id":…,"subject":…,"born":…,"profile":…,"tier":…,      for whom; born: when that subject was created
 //	 "server":…,"tool":…,"resource":…,"capability":…,             for what
 //	 "argsDigest":…,"pin":…,"policy":…,"grant":…,"outcome":…,"content":…,   and only as long as it is this
+//	 "where":{…},"rest":…,"rule":…,                                         in the place of argsDigest: see consentRule
 //	 "scope":…,"uses":…,"session":…,"until":…,"bootId":…,"bootUntil":…,     how long, and how often
 //	 "created":…,"by":…}
 //
@@ -49,7 +55,8 @@ const maxConsents = 1024
 // consent is one answer that stands.
 type consent struct {
 	id      string
-	key     cardKey // session is empty unless it ends with one
+	key     cardKey      // session is empty unless it ends with one; argsDigest is with a rule
+	rule    *consentRule // about arguments; nil: they are exactly those of key
 	scope   string
 	uses    uint64   // 0: not limited
 	ends    deadline // zero: not by the clock
@@ -57,32 +64,96 @@ type consent struct {
 	by      uint32 // uid of the operator
 }
 
+// consentRule is the part of an answer that stands that says which other calls it
+// covers: those whose named arguments are what the rule matches, and that are what a
+// person was shown in everything else.
+type consentRule struct {
+	where *rules.Where
+	rest  audit.Hash // keyed hash of what a person was shown beside what the rule names
+	hash  audit.Hash // keyed hash over pin, rule and rest: what the answer is given to
+}
+
+// maxRuleArgs is how long the arguments of a call may be, in bytes, of which an answer
+// covers others: as long as a person is asked, they are kept.
+const maxRuleArgs = 64 << 10
+
+// maxRule is how long such a rule may be, in bytes.
+const maxRule = 16 << 10
+
+// newRule makes the rule of an answer to a call with those arguments under a pin. Its
+// errors are for the operator.
+func (d *Daemon) newRule(where, args []byte, pin string) (*consentRule, error) {
+	if len(where) > maxRule {
+		return nil, refuse("where: a rule has at most %d KiB", maxRule>>10)
+	}
+	w, err := rules.ParseWhere(where)
+	if err != nil {
+		return nil, refuse("where: %v", err)
+	}
+	parsed, err := rules.ParseArgs(args)
+	if err != nil { // they were parsed before
+		return nil, wire.Deny(wire.InternalError)
+	}
+	if why := w.Stands(parsed, links.Resolve); why != "" {
+		return nil, refuse("where: the rule does not cover the call that was shown: %s", why)
+	}
+	rest, _ := w.Rest(parsed) // what it names is there
+	r := &consentRule{where: w, rest: d.keyed("sb/rest/v1", rest)}
+	r.hash = d.keyed("sb/rule/v1", []byte(pin), w.Canonical(), r.rest[:])
+	return r, nil
+}
+
+// covers reports whether the rule covers a call. It may look at paths.
+func (r *consentRule) covers(d *Daemon, args *rules.Args) bool {
+	rest, ok := r.where.Rest(*args)
+	return ok && d.keyed("sb/rest/v1", rest) == r.rest && r.where.Stands(*args, links.Resolve) == ""
+}
+
+// keyed is what stands for parts where they must not stand themselves. Another label
+// makes another hash of the same.
+func (d *Daemon) keyed(label string, parts ...[]byte) audit.Hash {
+	key := *d.correlate.Load() // of mask: this is no text that is masked
+	own := hmac.New(sha256.New, key[:])
+	own.Write([]byte(label))
+	mac := hmac.New(sha256.New, own.Sum(nil))
+	for _, part := range parts {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
+		mac.Write(n[:])
+		mac.Write(part)
+	}
+	return audit.Hash(mac.Sum(nil))
+}
+
 // storedConsent is its stored form.
 type storedConsent struct {
-	V          int         `json:"v"`
-	ID         string      `json:"id"`
-	Subject    string      `json:"subject"`
-	Born       int64       `json:"born"`
-	Profile    string      `json:"profile,omitempty"`
-	Tier       string      `json:"tier"`
-	Server     string      `json:"server,omitempty"`
-	Tool       string      `json:"tool,omitempty"`
-	Resource   string      `json:"resource,omitempty"`
-	Capability string      `json:"capability"`
-	ArgsDigest *audit.Hash `json:"argsDigest,omitempty"`
-	Pin        string      `json:"pin,omitempty"`
-	Policy     string      `json:"policy,omitempty"`
-	Grant      string      `json:"grant,omitempty"`
-	Outcome    string      `json:"outcome"`
-	Content    string      `json:"content,omitempty"`
-	Scope      string      `json:"scope"`
-	Uses       uint64      `json:"uses,omitempty"`
-	Session    string      `json:"session,omitempty"`
-	Until      int64       `json:"until,omitempty"`
-	BootID     string      `json:"bootId,omitempty"`
-	BootUntil  int64       `json:"bootUntil,omitempty"` // nanoseconds
-	Created    int64       `json:"created"`
-	By         uint32      `json:"by"`
+	V          int             `json:"v"`
+	ID         string          `json:"id"`
+	Subject    string          `json:"subject"`
+	Born       int64           `json:"born"`
+	Profile    string          `json:"profile,omitempty"`
+	Tier       string          `json:"tier"`
+	Server     string          `json:"server,omitempty"`
+	Tool       string          `json:"tool,omitempty"`
+	Resource   string          `json:"resource,omitempty"`
+	Capability string          `json:"capability"`
+	ArgsDigest *audit.Hash     `json:"argsDigest,omitempty"`
+	Where      json.RawMessage `json:"where,omitempty"`
+	Rest       *audit.Hash     `json:"rest,omitempty"`
+	Rule       *audit.Hash     `json:"rule,omitempty"`
+	Pin        string          `json:"pin,omitempty"`
+	Policy     string          `json:"policy,omitempty"`
+	Grant      string          `json:"grant,omitempty"`
+	Outcome    string          `json:"outcome"`
+	Content    string          `json:"content,omitempty"`
+	Scope      string          `json:"scope"`
+	Uses       uint64          `json:"uses,omitempty"`
+	Session    string          `json:"session,omitempty"`
+	Until      int64           `json:"until,omitempty"`
+	BootID     string          `json:"bootId,omitempty"`
+	BootUntil  int64           `json:"bootUntil,omitempty"` // nanoseconds
+	Created    int64           `json:"created"`
+	By         uint32          `json:"by"`
 }
 
 func encodeConsent(c consent) ([]byte, error) {
@@ -95,6 +166,9 @@ func encodeConsent(c consent) ([]byte, error) {
 	}
 	if k.argsDigest != (audit.Hash{}) {
 		row.ArgsDigest = &k.argsDigest
+	}
+	if r := c.rule; r != nil {
+		row.Where, row.Rest, row.Rule = r.where.Canonical(), &r.rest, &r.hash
 	}
 	return json.Marshal(row)
 }
@@ -120,6 +194,16 @@ func decodeConsent(raw []byte) (consent, error) {
 	}
 	if row.ArgsDigest != nil {
 		c.key.argsDigest = *row.ArgsDigest
+	}
+	if row.Where != nil || row.Rest != nil || row.Rule != nil {
+		if row.ArgsDigest != nil || row.Rest == nil || row.Rule == nil {
+			return consent{}, errors.New("it does not say what it covers")
+		}
+		where, err := rules.ParseWhere(row.Where)
+		if err != nil {
+			return consent{}, err
+		}
+		c.rule = &consentRule{where: where, rest: *row.Rest, hash: *row.Rule}
 	}
 	switch row.Outcome {
 	case grants.Allowed.String():
@@ -158,7 +242,7 @@ func (s *state) loadConsents(tx *vault.Tx) error {
 
 // covers reports whether an answer stands for a request: everything that it is bound
 // to is the same, but that a subject may come in another run, at a tier that is no
-// lower.
+// lower. Of a rule about arguments nothing is judged yet: see consentRule.covers.
 func (c consent) covers(k cardKey) bool {
 	bound := c.key
 	if bound.session == "" {
@@ -166,6 +250,9 @@ func (c consent) covers(k cardKey) bool {
 	}
 	if k.tier.Satisfies(bound.tier) {
 		bound.tier = k.tier
+	}
+	if c.rule != nil {
+		bound.argsDigest = k.argsDigest
 	}
 	return bound == k
 }
@@ -194,6 +281,12 @@ func (s *state) left(c consent) uint64 {
 // says that there is none.
 func (d *Daemon) useConsent(g *gateAsk, k cardKey) (gateAnswer, error) {
 	for _, c := range d.state().covering(k, d.clock.read()) {
+		if c.rule != nil {
+			args := g.arguments()
+			if args == nil || !c.rule.covers(d, args) {
+				continue
+			}
+		}
 		answer, err := d.use(g, k, c)
 		if err != nil || answer.outcome != gateNone {
 			return answer, err
@@ -409,6 +502,9 @@ func (d *Daemon) endConsents() {
 func (c consent) entry(e audit.Entry) *audit.Entry {
 	c.key.describe(&e)
 	e.ApprovalID, e.SubjectID = c.id, c.key.subject
+	if c.rule != nil {
+		e.ArgsDigest = c.rule.hash
+	}
 	switch c.scope {
 	case scopeLaunch:
 		e.LaunchID = c.key.session
@@ -465,7 +561,11 @@ func (s *state) consentMessage(c consent) *operatorv1.Consent {
 		ConsentId: c.id, Subject: c.key.subject, Server: c.key.server, Tool: c.key.tool, Resource: c.key.resource, Pin: c.key.pin,
 		Covers: "exactly these arguments", Scope: c.scope, UsesLeft: s.left(c), EndsWith: c.key.session, Until: millis(c.ends.at), Created: millis(c.created),
 	}
-	if c.key.resource != "" {
+	switch {
+	case c.rule != nil:
+		m.Covers = "calls where " + c.rule.where.String() + ", and all else is as it was shown"
+		m.Where, m.Rule = c.rule.where.Canonical(), c.rule.hash.String()
+	case c.key.resource != "":
 		m.Covers = "this content"
 	}
 	return m

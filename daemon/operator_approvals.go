@@ -76,14 +76,13 @@ func (o operator) ListApprovals(ctx context.Context, req *operatorv1.ListApprova
 		return req.GetSubject() != "" && c.key.subject != req.GetSubject() || !strings.HasPrefix(c.id, id)
 	})
 	response := &operatorv1.ListApprovalsResponse{Approvals: d.approvals.messages(uid, cards)}
-	if id != "" {
-		return response, nil
-	}
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
 	for _, c := range st.consentsFor(uid, req.GetSubject(), d.clock.read()) {
-		response.Consents = append(response.Consents, st.consentMessage(c))
+		if strings.HasPrefix(c.id, id) {
+			response.Consents = append(response.Consents, st.consentMessage(c))
+		}
 	}
 	return response, nil
 }
@@ -151,8 +150,8 @@ func (o operator) DecideApproval(ctx context.Context, req *operatorv1.DecideAppr
 		if stands != nil {
 			scope = stands.scope
 		}
-	} else if req.GetScope() != "" || req.GetUses() != 0 || req.GetUntil() != 0 {
-		return nil, refuse("only an approval has a scope")
+	} else if req.GetScope() != "" || req.GetUses() != 0 || req.GetUntil() != 0 || len(req.GetWhere()) > 0 {
+		return nil, refuse("only an approval has a scope, and covers something")
 	}
 	if err := d.beginAnswer(c); err != nil {
 		return nil, err
@@ -229,6 +228,9 @@ func (d *Daemon) newConsent(ctx context.Context, c *card, req *operatorv1.Decide
 	}
 	switch made.scope {
 	case scopeOnce:
+		if len(req.GetWhere()) > 0 {
+			return nil, refuse("an approval for once is for the call that was shown: other arguments need another scope")
+		}
 		return nil, nil //nolint:nilnil // no answer that stands, and nothing wrong
 	case scopeUses:
 		if made.uses = uint64(req.GetUses()); made.uses < minConsentUses || made.uses > maxConsentUses {
@@ -251,7 +253,32 @@ func (d *Daemon) newConsent(ctx context.Context, c *card, req *operatorv1.Decide
 	if !slices.Contains(c.scopes, req.GetScope()) {
 		return nil, refuse("%s/%s is not trusted, so an approval is for once: see its description first", c.key.server, c.key.tool)
 	}
+	if len(req.GetWhere()) > 0 {
+		if err := d.widen(c, &made, req.GetWhere()); err != nil {
+			return nil, err
+		}
+	}
 	return &made, nil
+}
+
+// widen lets an answer that would stand cover other arguments.
+func (d *Daemon) widen(c *card, made *consent, where []byte) (err error) {
+	if c.key.tool == "" {
+		return refuse("only a call of a tool has arguments")
+	}
+	a := d.approvals
+	a.mu.Lock()
+	args, state := c.args, c.state
+	a.mu.Unlock()
+	switch {
+	case state != cardPending:
+		return refuse("%s is %s already", c.id, state)
+	case args == nil:
+		return refuse("an approval covers other arguments only where they are not longer than %d KiB", maxRuleArgs>>10)
+	}
+	made.rule, err = d.newRule(where, args, made.key.pin)
+	made.key.argsDigest = audit.Hash{}
+	return err
 }
 
 // beginAnswer lets one answer be given, to what still stands.
@@ -299,6 +326,9 @@ func (o operator) approve(ctx context.Context, c *card, scope string, stands *co
 	e := o.answerEntry(ctx, c, kindApprovalApprove)
 	e.Decision, e.ReasonCode, e.Cause = decisionAllow, string(wire.Allowed), strings.ToUpper(scope)
 	if stands != nil {
+		if stands.rule != nil {
+			e.ArgsDigest = stands.rule.hash
+		}
 		return d.mutate(ctx, func(st *state) (change, error) {
 			if len(st.consents) >= maxConsents {
 				return change{}, refuse("%d approvals stand already: revoke some first", len(st.consents))
