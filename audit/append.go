@@ -15,27 +15,43 @@ import (
 // ErrFailed while the log cannot be written, with ErrTimeout while the disk
 // does not answer, with ErrInvalid when the entry holds what no entry may hold.
 func (l *Log) Append(build func(seq uint64, now time.Time) (Entry, error)) (Ticket, error) {
-	return l.append(build, false)
+	return l.append(build, hurried)
+}
+
+// AppendGrouped is Append for an entry that nothing waits for: it has its place at
+// once, and for up to GroupDelay it waits for others to be written with it. Waiting
+// for its ticket, or for that of any entry behind it, ends that.
+func (l *Log) AppendGrouped(build func(seq uint64, now time.Time) (Entry, error)) (Ticket, error) {
+	return l.append(build, grouped)
 }
 
 // AppendOperator is Append for what the operator does: when the disk is full,
 // these entries go into the reserve.
 func (l *Log) AppendOperator(build func(seq uint64, now time.Time) (Entry, error)) (Ticket, error) {
-	return l.append(build, true)
+	return l.append(build, operators)
 }
 
 // Record appends e and waits until it is durable.
 func (l *Log) Record(ctx context.Context, e Entry) (Position, error) {
-	return l.record(ctx, e, false)
+	return l.record(ctx, e, hurried)
 }
 
 // RecordOperator is Record with the reserve, like AppendOperator.
 func (l *Log) RecordOperator(ctx context.Context, e Entry) (Position, error) {
-	return l.record(ctx, e, true)
+	return l.record(ctx, e, operators)
 }
 
-func (l *Log) record(ctx context.Context, e Entry, operator bool) (Position, error) {
-	ticket, err := l.append(func(uint64, time.Time) (Entry, error) { return e, nil }, operator)
+// class is how soon an entry is written, and what space it may use.
+type class int
+
+const (
+	grouped   class = iota // it can wait for company
+	hurried                // it is written as soon as the disk is free
+	operators              // and may use the reserve
+)
+
+func (l *Log) record(ctx context.Context, e Entry, as class) (Position, error) {
+	ticket, err := l.append(func(uint64, time.Time) (Entry, error) { return e, nil }, as)
 	if err != nil {
 		return Position{}, err
 	}
@@ -45,10 +61,10 @@ func (l *Log) record(ctx context.Context, e Entry, operator bool) (Position, err
 	return ticket.Position(), nil
 }
 
-func (l *Log) append(build func(seq uint64, now time.Time) (Entry, error), operator bool) (Ticket, error) {
+func (l *Log) append(build func(seq uint64, now time.Time) (Entry, error), as class) (Ticket, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.admit(operator); err != nil {
+	if err := l.admit(as == operators); err != nil {
 		return Ticket{}, err
 	}
 	now := l.config.Now()
@@ -59,7 +75,7 @@ func (l *Log) append(build func(seq uint64, now time.Time) (Entry, error), opera
 	if err := e.check(); err != nil {
 		return Ticket{}, err
 	}
-	return l.enqueue(&e, now, operator), nil
+	return l.enqueue(&e, now, as), nil
 }
 
 // admit refuses entries that could not become durable soon, so that nothing
@@ -79,19 +95,44 @@ func (l *Log) admit(operator bool) error {
 }
 
 // enqueue gives a checked entry its place. Called with mu held.
-func (l *Log) enqueue(e *Entry, now time.Time, operator bool) Ticket {
+func (l *Log) enqueue(e *Entry, now time.Time, as class) Ticket {
 	e.V, e.Seq, e.Timestamp, e.Vault, e.Segment = 1, l.next, now, l.config.VaultID, l.segment
 	b := l.pending
 	b.add(e)
-	b.operator = b.operator || operator
+	b.operator = b.operator || as == operators
 	l.next++
-	select {
-	case l.wake <- struct{}{}:
-	default: // the committer has been told already
+	switch {
+	case as != grouped || len(b.buf) >= maxGrouped:
+		l.hurry(b)
+	case !l.gathering:
+		l.gathering = true
+		l.gather.Reset(GroupDelay)
 	}
 	return Ticket{
 		log: l, batch: b, index: len(b.ends) - 1,
 		runID: e.RunID, subjectID: e.SubjectID, resourceID: e.ResourceID, version: e.Version,
+	}
+}
+
+// hurry has the committer take b. Called with mu held.
+func (l *Log) hurry(b *batch) {
+	if b.due {
+		return // the committer has been told already
+	}
+	b.due = true
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// gathered ends the wait of grouped entries for company.
+func (l *Log) gathered() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gathering = false
+	if !l.pending.empty() {
+		l.hurry(l.pending)
 	}
 }
 
@@ -115,6 +156,7 @@ type Ticket struct {
 // ErrTimeout after Config.WaitLimit, or the error of ctx; after these two the
 // entry may still become durable.
 func (t Ticket) Wait(ctx context.Context) error {
+	t.hurry()
 	timer := time.NewTimer(t.log.config.WaitLimit)
 	defer timer.Stop()
 	var err error
@@ -127,6 +169,15 @@ func (t Ticket) Wait(ctx context.Context) error {
 		err = fmt.Errorf("waiting for the audit log: %w", ctx.Err())
 	}
 	return t.abandon(err)
+}
+
+// hurry ends the wait of a grouped entry for company.
+func (t Ticket) hurry() {
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
+	if t.batch == t.log.pending {
+		t.log.hurry(t.batch)
+	}
 }
 
 // abandon gives up on a ticket, unless it was decided in the same moment.

@@ -16,6 +16,7 @@ type batch struct {
 	buf      []byte
 	ends     []int // where each line ends in buf
 	operator bool  // may use the reserve
+	due      bool  // the committer is told to take it; guarded by Log.mu until it is taken
 
 	hashes []Hash // of the lines; filled in by seal
 	sig    string // signature of the last line; filled in by seal

@@ -34,6 +34,7 @@ func (w *writer) close() {
 func (l *Log) run() {
 	defer close(l.stopped)
 	defer l.w.close()
+	defer l.gather.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	for {
@@ -43,21 +44,25 @@ func (l *Log) run() {
 		}
 		select {
 		case <-l.wake:
-			l.commitPending()
+			l.commitPending(false)
 		case <-retry.C:
 			l.mend()
 		case r := <-l.requests:
 			r.answer <- r.do()
 		case <-l.stop:
-			l.commitPending()
+			l.commitPending(true)
 			return
 		}
 	}
 }
 
-// commitPending commits until nothing is pending.
-func (l *Log) commitPending() {
+// commitPending commits until nothing is pending that is due; with rest, whatever
+// is pending.
+func (l *Log) commitPending(rest bool) {
 	for {
+		if !rest && !l.isDue() {
+			return
+		}
 		next := l.prepareIfFull()
 		b := l.take(next)
 		if b == nil {
@@ -67,13 +72,19 @@ func (l *Log) commitPending() {
 	}
 }
 
+func (l *Log) isDue() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pending.due
+}
+
 // take hands what is pending to the committer. With next, the batch ends in the
 // hand-over to it, and the seq of its segment.opened is set aside.
 func (l *Log) take(next *prepared) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if next != nil {
-		l.enqueue(&Entry{Kind: KeyHandover, KeyID: next.keyID()}, l.config.Now(), true)
+		l.enqueue(&Entry{Kind: KeyHandover, KeyID: next.keyID()}, l.config.Now(), operators)
 		l.segment++
 		l.next++
 	}
@@ -231,7 +242,7 @@ func (l *Log) settle(b *batch) {
 		l.setFailure(l.w.tight, time.Now().Add(retryEvery))
 	}
 	for i := range b.late {
-		l.enqueue(&b.late[i], l.config.Now(), true)
+		l.enqueue(&b.late[i], l.config.Now(), operators)
 	}
 	close(b.done)
 }

@@ -17,6 +17,12 @@ const (
 	// maxReserve is what is set aside behind the open segment for the operator,
 	// in bytes. One block less than 1 MiB, because it is rounded up.
 	maxReserve = 1<<20 - blockSize
+	// GroupDelay is for how long a grouped entry waits for others to be written with
+	// it. Together with a commit it stays below the 50 ms within which such an entry
+	// is durable.
+	GroupDelay = 20 * time.Millisecond
+	// maxGrouped is how much waits like that, in bytes.
+	maxGrouped = 256 << 10
 	blockSize  = 4096
 	// retryEvery is the pause between attempts to mend a failed log.
 	retryEvery  = time.Second
@@ -111,13 +117,16 @@ type Log struct {
 	stop     chan struct{}
 	stopped  chan struct{} // closed when the committer has ended
 
-	mu      sync.Mutex
-	pending *batch
-	next    uint64 // seq of the next entry
-	segment uint32 // segment of the next entry
-	owed    []Entry
-	refused uint64 // entries turned away since the log failed
-	failure *failure
+	mu        sync.Mutex
+	pending   *batch
+	next      uint64 // seq of the next entry
+	segment   uint32 // segment of the next entry
+	owed      []Entry
+	refused   uint64 // entries turned away since the log failed
+	failure   *failure
+	gather    *time.Timer // ends the wait of grouped entries
+	gathering bool        // it runs
+
 	busy    time.Time // when the running commit began; zero when idle
 	closed  bool
 	warning string // words for Health while the log works

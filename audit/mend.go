@@ -44,7 +44,7 @@ func (l *Log) recordOwed(last *Entry) error {
 		owed = append(owed[:len(owed):len(owed)], *last)
 	}
 	for i := range owed {
-		l.enqueue(&owed[i], l.config.Now(), true)
+		l.enqueue(&owed[i], l.config.Now(), operators)
 	}
 	l.mu.Unlock()
 	b := l.take(nil)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,6 +54,8 @@ func open(config Config, in folder) (*Log, *Recovery, error) {
 		pending:  newBatch(),
 	}
 	l.w.canKeep = true
+	l.gather = time.AfterFunc(GroupDelay, l.gathered)
+	l.gather.Stop() // there is nothing yet
 	recovery, err := l.load()
 	if err != nil {
 		l.w.close()
