@@ -217,7 +217,11 @@ func (p *passage) place() error {
 			p.out.wipe()
 		}
 	}
-	p.ticket, p.err = d.log().Append(func(seq uint64, now time.Time) (audit.Entry, error) {
+	write := (*audit.Log).Append
+	if a.also != nil && p.v.outcome == grants.Allowed && !a.also.strict() { // if it is refused in the end, finish waits for it
+		write = (*audit.Log).AppendGrouped
+	}
+	p.ticket, p.err = write(d.log(), func(seq uint64, now time.Time) (audit.Entry, error) {
 		if a.also != nil {
 			a.also.at(seq, now)
 		}
