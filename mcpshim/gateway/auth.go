@@ -1,0 +1,222 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"subjectbroker/proto/agentkey"
+	"subjectbroker/proto/wire"
+)
+
+// Reason says what is wrong with a key. The list is closed and public.
+type Reason string
+
+// All reasons.
+const (
+	MissingToken   Reason = "missing_token"
+	MalformedToken Reason = "malformed_token"
+	UnknownKey     Reason = "unknown_key"
+	RevokedKey     Reason = "revoked_key"
+	ExpiredKey     Reason = "expired_key"
+)
+
+// Refused says that a key is not good.
+type Refused struct{ Reason Reason }
+
+// Error implements error.
+func (r *Refused) Error() string { return string(r.Reason) }
+
+// keyHash stands for a key that was presented, where one is kept.
+type keyHash [sha256.Size]byte
+
+// refuse answers a request that nobody was found behind, and there is no other
+// place that does.
+func refuse(w http.ResponseWriter, reason Reason) {
+	challenge := `Bearer realm="subject-broker"`
+	if reason != MissingToken {
+		challenge += `, error="invalid_token"`
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	writeError(w, http.StatusUnauthorized, "unauthorized", string(reason))
+}
+
+// unavailable answers a request whose key could not be judged. reason is the
+// daemon's public reason, never an inner error.
+func unavailable(w http.ResponseWriter, err error) {
+	reason := wire.FromError(err).Reason
+	switch reason {
+	case wire.VaultLocked, wire.AuditFailed, wire.IntegrityFailed, wire.PlatformUnsupported, wire.SocketUnsafe:
+	default:
+		reason = wire.BrokerUnavailable
+	}
+	w.Header().Set("Retry-After", "5")
+	writeError(w, http.StatusServiceUnavailable, "unavailable", strings.ToLower(string(reason)))
+}
+
+// later answers a request that comes too often.
+func later(w http.ResponseWriter, wait time.Duration) {
+	w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(wait.Seconds())))))
+	writeError(w, http.StatusTooManyRequests, "rate_limited", "")
+}
+
+func writeError(w http.ResponseWriter, status int, what, reason string) {
+	body, _ := json.Marshal(struct {
+		Error  string `json:"error"`
+		Reason string `json:"reason,omitempty"`
+	}{what, reason}) // two strings always encode
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // who has gone has gone
+}
+
+// failed answers a request whose key the daemon did not take. A failed
+// authentication counts against its address; beyond its measure it is told to come
+// later, which says less.
+func (g *Gateway) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if refused, ok := errors.AsType[*Refused](err); ok {
+		if wait := g.rates.take(&g.rates.failures, addressOf(r.RemoteAddr), time.Now()); wait > 0 {
+			later(w, wait)
+			return
+		}
+		refuse(w, refused.Reason)
+		return
+	}
+	if errors.Is(err, errFull) || wire.FromError(err).Reason == wire.RateLimited {
+		later(w, time.Second)
+		return
+	}
+	unavailable(w, err)
+}
+
+// present takes the key out of a request, and everything out of it that claims to
+// say who asks. A request without a key, or with something that cannot be one, is
+// answered here, before anybody is asked: the key is nil then.
+func (g *Gateway) present(w http.ResponseWriter, r *http.Request, route string) ([]byte, Presented) {
+	p := Presented{Route: route, Flags: stripPrincipals(r.Header)}
+	key, reason := tokenOf(r.Header)
+	r.Header.Del("Authorization")
+	if reason == "" {
+		return key, p
+	}
+	// What was refused is told to the daemon within the measure of the address alone.
+	if wait := g.rates.take(&g.rates.failures, addressOf(r.RemoteAddr), time.Now()); wait > 0 {
+		later(w, wait)
+		return nil, p
+	}
+	if err := g.config.Keys.Report(r.Context(), reason, p); err != nil {
+		g.failed(w, r, err)
+		return nil, p
+	}
+	refuse(w, reason)
+	return nil, p
+}
+
+// tokenOf is the key that the headers present; or why there is none.
+func tokenOf(header http.Header) ([]byte, Reason) {
+	values := header.Values("Authorization")
+	if len(values) == 0 {
+		return nil, MissingToken
+	}
+	if len(values) > 1 {
+		return nil, MalformedToken
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	if strings.TrimSpace(values[0]) == "" {
+		return nil, MissingToken
+	}
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return nil, MalformedToken
+	}
+	key := []byte(strings.Trim(token, " "))
+	if agentkey.Check(key) != nil {
+		return nil, MalformedToken
+	}
+	return key, ""
+}
+
+// principals are headers by which proxies say who asks. Nobody believes them here.
+// A name that ends in - stands for all that begin so.
+var principals = []string{
+	"cf-access-authenticated-user-email", "remote-user", "x-amzn-oidc-", "x-auth-request-", "x-authenticated-", "x-custodian-",
+	"x-forwarded-email", "x-forwarded-groups", "x-forwarded-preferred-username", "x-forwarded-user", "x-goog-authenticated-user-",
+	"x-ms-client-principal", "x-ms-client-principal-", "x-principal", "x-remote-", "x-sb-", "x-subject", "x-tenant", "x-user", "x-user-",
+	"x-webauth-user",
+}
+
+// maxFlags is how many of those are told of one request.
+const maxFlags = 16
+
+// stripPrincipals removes them and returns which there were, as they stand in the
+// list, sorted.
+func stripPrincipals(header http.Header) []string {
+	var flags []string
+	for name := range header {
+		lower := strings.ReplaceAll(strings.ToLower(name), "_", "-") // some servers take one for the other
+		for _, one := range principals {
+			if lower == one || strings.HasSuffix(one, "-") && strings.HasPrefix(lower, one) {
+				header.Del(name)
+				delete(header, name) // one that is not written as Go does it
+				flags = append(flags, one)
+				break
+			}
+		}
+	}
+	slices.Sort(flags)
+	flags = slices.Compact(flags)
+	return flags[:min(len(flags), maxFlags)]
+}
+
+// hosts are the names under which the gateway is reached.
+type hosts map[string]bool
+
+func newHosts(names []string, listeners []net.Listener) hosts {
+	known := hosts{"localhost": true, "127.0.0.1": true, "::1": true}
+	for _, name := range names {
+		known[strings.ToLower(name)] = true
+	}
+	for _, l := range listeners {
+		if tcp, ok := l.Addr().(*net.TCPAddr); ok && !tcp.IP.IsUnspecified() {
+			known[tcp.IP.String()] = true
+		}
+	}
+	return known
+}
+
+// admits says whether a request means this gateway, and no page of somebody else
+// sent it: a name that leads here by a foreign DNS is not ours, and a browser says
+// where a page is from.
+func (h hosts) admits(r *http.Request) bool {
+	if !h[hostOf(r.Host)] {
+		return false
+	}
+	for _, origin := range r.Header.Values("Origin") {
+		u, err := url.Parse(origin)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !h[hostOf(u.Host)] {
+			return false
+		}
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return true
+	}
+	return false
+}
+
+// hostOf is a host without its port, in lower case.
+func hostOf(hostport string) string {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
+	}
+	return strings.TrimSuffix(strings.ToLower(host), ".")
+}

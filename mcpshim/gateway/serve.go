@@ -1,0 +1,535 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"subjectbroker/mcpshim/strict"
+)
+
+// Headers of MCP over HTTP.
+const (
+	headerSession  = "Mcp-Session-Id"
+	headerRevision = "Mcp-Protocol-Version"
+	headerMethod   = "Mcp-Method"
+	headerName     = "Mcp-Name"
+)
+
+// firstStateless is the first revision of MCP whose requests need no session.
+const firstStateless = "2026-07-28"
+
+// revisions are those that are spoken, newest first.
+var revisions = []string{firstStateless, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// Methods that mean something here.
+const (
+	methodInitialize = "initialize"
+	methodCancelled  = "notifications/cancelled"
+	methodNotFound   = -32601
+	unsupported      = mcp.CodeUnsupportedProtocolVersion
+)
+
+// handler is everything that can be asked over HTTP.
+func (g *Gateway) handler(known hosts) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if recovered := recover(); recovered != nil {
+				g.config.Log("a request failed: " + fmt.Sprintf("%T", recovered)) // what it says may be a client's
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		switch r.URL.Path {
+		case "/healthz":
+			g.health(w, r)
+		case "/mcp":
+			if !known.admits(r) {
+				writeError(w, http.StatusForbidden, "forbidden", "")
+				return
+			}
+			if wait := g.rates.take(&g.rates.requests, addressOf(r.RemoteAddr), time.Now()); wait > 0 {
+				later(w, wait)
+				return
+			}
+			g.serveMCP(w, r)
+		default:
+			writeError(w, http.StatusNotFound, "not_found", "")
+		}
+	})
+}
+
+// health says whether requests would be answered, and nothing else.
+func (g *Gateway) health(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	defer cancel()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if g.isDraining() || !g.config.Up(ctx) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, "down\n")
+		return
+	}
+	_, _ = io.WriteString(w, "up\n")
+}
+
+func (g *Gateway) isDraining() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.draining
+}
+
+func (g *Gateway) serveMCP(w http.ResponseWriter, r *http.Request) {
+	route := Stateful
+	revision := r.Header.Get(headerRevision)
+	if revision >= firstStateless {
+		route = Stateless
+	}
+	key, p := g.present(w, r, route)
+	if key == nil {
+		return
+	}
+	defer clear(key)
+	switch {
+	case r.Method == http.MethodPost:
+		g.post(w, r, key, p)
+	case route == Stateful && (r.Method == http.MethodGet || r.Method == http.MethodDelete):
+		s := g.resume(w, r, key, p)
+		switch {
+		case s == nil:
+		case r.Method == http.MethodDelete:
+			g.forget(s)
+			s.stop()
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			g.listen(w, r, s)
+		}
+	default:
+		if err := g.config.Keys.Check(r.Context(), key, p); err != nil {
+			g.failed(w, r, err)
+			return
+		}
+		w.Header().Set("Allow", "GET, POST, DELETE")
+		writeError(w, http.StatusMethodNotAllowed, "method_not_allowed", "")
+	}
+}
+
+// resume is the session that a request names, once its key is judged. Nil: it is
+// answered. A session of another key is no session.
+func (g *Gateway) resume(w http.ResponseWriter, r *http.Request, key []byte, p Presented) *session {
+	id := r.Header.Get(headerSession)
+	g.mu.Lock()
+	s := g.sessions[id]
+	g.mu.Unlock()
+	err := g.authenticate(r.Context(), s, key, p)
+	switch {
+	case errors.Is(err, ErrOtherKey), err == nil && s == nil:
+		writeError(w, http.StatusNotFound, "session_not_found", "")
+		return nil
+	case errors.Is(err, errOver):
+		writeError(w, http.StatusNotFound, "session_not_found", "")
+		return nil
+	case err != nil:
+		g.failed(w, r, err)
+		return nil
+	case !g.paced(w, s):
+		return nil
+	}
+	return s
+}
+
+// paced counts a request of a key that is good. When there are too many it is
+// answered.
+func (g *Gateway) paced(w http.ResponseWriter, s *session) bool {
+	wait := g.rates.take(&g.rates.keys, s.keyID, time.Now())
+	if wait > 0 {
+		later(w, wait)
+	}
+	return wait == 0
+}
+
+// authenticate has the key of a request judged: for the run of the session, or for
+// another one if that is over, or, without a session, alone.
+func (g *Gateway) authenticate(ctx context.Context, s *session, key []byte, p Presented) error {
+	if s == nil {
+		return g.config.Keys.Check(ctx, key, p)
+	}
+	run := s.current()
+	if run != nil {
+		err := run.Authenticate(ctx, key, p)
+		if err == nil && !s.is(hashOf(key)) {
+			return ErrOtherKey
+		}
+		if err == nil || s.current() != nil {
+			return err
+		}
+	}
+	if !s.is(hashOf(key)) {
+		if err := g.config.Keys.Check(ctx, key, p); err != nil {
+			return err
+		}
+		return ErrOtherKey
+	}
+	run, err := g.config.Keys.Open(ctx, key, p)
+	if err != nil {
+		if _, refused := errors.AsType[*Refused](err); refused {
+			g.forget(s)
+			s.stop()
+		}
+		return err
+	}
+	if run.KeyID() != s.keyID || !s.bring(run) {
+		run.Close()
+		if s.current() == nil {
+			return errOver
+		}
+	}
+	return nil
+}
+
+// slot is the session that requests of one key share. Whoever finds it empty fills
+// it; the others wait for that.
+type slot struct {
+	session *session
+	filling chan struct{} // closed when it is filled, or was not
+}
+
+// share is the session for a request that needs none of its own.
+func (g *Gateway) share(ctx context.Context, key []byte, p Presented) (*session, error) {
+	hash := hashOf(key)
+	for {
+		g.mu.Lock()
+		one := g.shared[hash]
+		if one == nil {
+			one = &slot{filling: make(chan struct{})}
+			g.shared[hash] = one
+			g.mu.Unlock()
+			return g.fill(ctx, hash, one, key, p)
+		}
+		s := one.session
+		g.mu.Unlock()
+		if s == nil {
+			select {
+			case <-one.filling:
+				continue
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		err := g.authenticate(ctx, s, key, p)
+		if errors.Is(err, errOver) {
+			g.forget(s)
+			continue
+		}
+		return s, err
+	}
+}
+
+func (g *Gateway) fill(ctx context.Context, hash keyHash, one *slot, key []byte, p Presented) (*session, error) {
+	s, err := g.opened(ctx, "", hash, key, p)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil {
+		delete(g.shared, hash)
+	} else {
+		one.session = s
+	}
+	close(one.filling)
+	return s, err
+}
+
+// errFull says that there is no room for one more session.
+var errFull = errors.New("too many sessions")
+
+// opened opens a run and a session under it.
+func (g *Gateway) opened(ctx context.Context, id string, hash keyHash, key []byte, p Presented) (*session, error) {
+	run, err := g.config.Keys.Open(ctx, key, p)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.draining || len(g.all()) >= g.limits.Sessions || g.perKey[run.KeyID()] >= g.limits.KeySessions {
+		go run.Close()
+		return nil, errFull
+	}
+	s := g.newSession(id, hash, run)
+	if id != "" {
+		g.sessions[id] = s
+	}
+	return s, nil
+}
+
+// forget lets nobody find a session any more.
+func (g *Gateway) forget(s *session) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.sessions[s.id] == s {
+		delete(g.sessions, s.id)
+	}
+	if one := g.shared[s.hash]; s.id == "" && one != nil && one.session == s {
+		delete(g.shared, s.hash)
+	}
+}
+
+// left is told by a session that it is gone.
+func (g *Gateway) left(s *session) {
+	g.forget(s)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.perKey[s.keyID]--; g.perKey[s.keyID] == 0 {
+		delete(g.perKey, s.keyID)
+	}
+}
+
+// maxOpening is how much is read of somebody of whom nothing is known but a key
+// that may be one, in bytes.
+const maxOpening = 64 << 10
+
+// post takes in one message. The key is judged first: for whom nobody knows nothing
+// is read but the little that opens a session.
+func (g *Gateway) post(w http.ResponseWriter, r *http.Request, key []byte, p Presented) {
+	if p.Route == Stateful && r.Header.Get(headerSession) == "" {
+		g.open(w, r, key, p)
+		return
+	}
+	var s *session
+	if p.Route == Stateful {
+		if s = g.resume(w, r, key, p); s == nil {
+			return
+		}
+	} else {
+		var err error
+		if s, err = g.share(r.Context(), key, p); err != nil {
+			g.failed(w, r, err)
+			return
+		}
+		if !g.paced(w, s) {
+			return
+		}
+	}
+	m, about, release, refusal := g.message(w, r, g.limits.Body)
+	defer release()
+	if refusal != nil {
+		refusal()
+		return
+	}
+	switch {
+	case m.Answer: // we ask nothing of clients
+		w.WriteHeader(http.StatusAccepted)
+	case m.ID == nil:
+		g.notice(r.Context(), s, m)
+		w.WriteHeader(http.StatusAccepted)
+	case p.Route == Stateless && m.Method == methodInitialize:
+		writeJSON(w, http.StatusNotFound, errorAnswer(m.ID, methodNotFound, "method not found", nil))
+	default:
+		g.call(w, r, s, m, about, p.Route)
+	}
+}
+
+// open opens a session.
+func (g *Gateway) open(w http.ResponseWriter, r *http.Request, key []byte, p Presented) {
+	m, about, release, refusal := g.message(w, r, maxOpening)
+	defer release()
+	if refusal == nil && (m.ID == nil || m.Method != methodInitialize) {
+		refusal = func() { writeError(w, http.StatusBadRequest, "session_required", "") }
+	}
+	if refusal != nil {
+		if err := g.config.Keys.Check(r.Context(), key, p); err != nil {
+			g.failed(w, r, err)
+			return
+		}
+		refusal()
+		return
+	}
+	id := newID()
+	s, err := g.opened(r.Context(), id, hashOf(key), key, p)
+	if err != nil {
+		g.failed(w, r, err)
+		return
+	}
+	keep := false
+	defer func() {
+		if !keep {
+			g.forget(s)
+			s.stop()
+		}
+	}()
+	if !g.paced(w, s) {
+		return
+	}
+	w.Header().Set(headerSession, id)
+	keep = g.call(w, r, s, m, about, p.Route)
+}
+
+// message reads the message of a request of at most limit bytes. When it is no good
+// there is a refusal that answers it.
+func (g *Gateway) message(w http.ResponseWriter, r *http.Request, limit int64) (m *strict.Message, about meta, release, refusal func()) {
+	body, release, status := g.read(w, r, limit)
+	if status != 0 {
+		return nil, about, release, func() {
+			writeError(w, status, strings.ReplaceAll(strings.ToLower(http.StatusText(status)), " ", "_"), "")
+		}
+	}
+	bad := func(id []byte, code int, text string, data []byte) func() {
+		return func() { writeJSON(w, http.StatusBadRequest, errorAnswer(id, code, text, data)) }
+	}
+	m, rejected := strict.ParseMessage(body)
+	if rejected != nil {
+		return nil, about, release, bad(rejected.ID, rejected.Code, rejected.Text, nil)
+	}
+	about, ok := metaOf(m.Params)
+	if !ok {
+		return nil, about, release, bad(m.ID, strict.CodeInvalidParams, "invalid params: _meta is not an object", nil)
+	}
+	if code, text, data := agrees(r.Header, m, about); code != 0 {
+		return nil, about, release, bad(m.ID, code, text, data)
+	}
+	return m, about, release, nil
+}
+
+// call carries out one request and answers it. It returns false when it was
+// answered with an error.
+func (g *Gateway) call(w http.ResponseWriter, r *http.Request, s *session, m *strict.Message, about meta, route string) bool {
+	token := about.get(progressToken)
+	e, err := s.begin(m, token)
+	switch {
+	case errors.Is(err, errTaken):
+		writeJSON(w, http.StatusBadRequest, errorAnswer(m.ID, strict.CodeInvalidRequest, "invalid request: the id is in use", nil))
+		return false
+	case errors.Is(err, errCrowd):
+		later(w, time.Second)
+		return false
+	case err != nil:
+		writeError(w, http.StatusNotFound, "session_not_found", "")
+		return false
+	}
+	defer e.leave()
+	number := strconv.AppendUint(nil, e.number, 10)
+	params := m.Params
+	if token != nil {
+		params = about.with(number)
+	}
+	if err := s.say(r.Context(), written(m.Method, number, params)); err != nil {
+		return false
+	}
+	out := &answering{w: w, r: r, g: g, e: e, stateless: route == Stateless}
+	code, whole := out.run()
+	if !whole && route == Stateless {
+		// Who goes away does not want the answer: without a session there is no other
+		// way to say so.
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.say(ctx, written(methodCancelled, nil, []byte(`{"requestId":`+string(number)+`}`)))
+	}
+	return code == 0
+}
+
+// notice passes a notification on. One that names a request names it by the
+// client's id.
+func (g *Gateway) notice(ctx context.Context, s *session, m *strict.Message) {
+	params := m.Params
+	if m.Method == methodCancelled {
+		members, err := strict.ParseObject(params)
+		if err != nil {
+			return
+		}
+		for i, one := range members {
+			if one.Key != "requestId" {
+				continue
+			}
+			e := s.called(one.Raw)
+			if e == nil {
+				return
+			}
+			defer e.dismiss() // it need not be answered any more
+			members[i].Raw = strconv.AppendUint(nil, e.number, 10)
+		}
+		params = object(members)
+	}
+	_ = s.say(ctx, written(m.Method, nil, params)) // a session that is over needs no notice
+}
+
+// agrees says in what way headers and message contradict each other, or the
+// message what is spoken. Who looks at the headers only must not be told another
+// thing than who looks at the message.
+func agrees(header http.Header, m *strict.Message, about meta) (code int, text string, data []byte) {
+	revision := header.Get(headerRevision)
+	inside := about.text(mcp.MetaKeyProtocolVersion)
+	switch {
+	case revision != "" && !slices.Contains(revisions, revision), inside != "" && !slices.Contains(revisions, inside):
+		return unsupported, "the protocol version is not supported", supported(revision)
+	case inside == "" && revision < firstStateless:
+		return 0, "", nil
+	case m.ID == nil && revision < firstStateless:
+		return 0, "", nil
+	case m.ID != nil && inside == "":
+		return strict.CodeInvalidParams, "invalid params: no " + mcp.MetaKeyProtocolVersion + " in _meta", nil
+	case m.ID != nil && inside != revision:
+		return mcp.CodeHeaderMismatch, "the header " + headerRevision + " is not the protocol version in _meta", nil
+	case m.Answer:
+		return 0, "", nil
+	case header.Get(headerMethod) != m.Method:
+		return mcp.CodeHeaderMismatch, "the header " + headerMethod + " is not the method", nil
+	}
+	member := "name"
+	switch m.Method {
+	case "resources/read":
+		member = "uri"
+	case "tools/call", "prompts/get":
+	default:
+		return 0, "", nil
+	}
+	name, ok := about.param(member)
+	said, readable := headerText(header.Get(headerName))
+	if !ok || !readable || said != name {
+		return mcp.CodeHeaderMismatch, "the header " + headerName + " is not the " + member + " in the message", nil
+	}
+	return 0, "", nil
+}
+
+// read reads a body within the limits; a status other than 0 says why it did not.
+func (g *Gateway) read(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, release func(), status int) {
+	var held int64
+	release = func() { g.held.Add(-held) }
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return nil, release, http.StatusUnsupportedMediaType
+	}
+	if r.Header.Get("Content-Encoding") != "" {
+		return nil, release, http.StatusUnsupportedMediaType
+	}
+	if json, stream := accepts(r.Header.Values("Accept")); !json && !stream {
+		return nil, release, http.StatusNotAcceptable
+	}
+	if r.ContentLength > limit {
+		return nil, release, http.StatusRequestEntityTooLarge
+	}
+	control := http.NewResponseController(w)
+	piece := make([]byte, 32<<10)
+	for {
+		_ = control.SetReadDeadline(time.Now().Add(g.limits.Slow)) // a writer that cannot is a test's
+		n, err := r.Body.Read(piece)
+		if held += int64(n); g.held.Add(int64(n)) > g.limits.Held {
+			return nil, release, http.StatusServiceUnavailable
+		}
+		if held > limit {
+			return nil, release, http.StatusRequestEntityTooLarge
+		}
+		body = append(body, piece[:n]...)
+		if errors.Is(err, io.EOF) {
+			_ = control.SetReadDeadline(time.Time{})
+			return body, release, 0
+		}
+		if err != nil {
+			return nil, release, http.StatusRequestTimeout
+		}
+	}
+}
