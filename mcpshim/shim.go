@@ -60,6 +60,9 @@ type Config struct {
 	Out io.Writer
 	// MaxLine is the longest line read, in bytes. Zero means DefaultMaxLine.
 	MaxLine int
+	// Shared says that this is one of many sessions of a process, which must not have
+	// the memory of all given back for each.
+	Shared bool
 	// Trouble is told, once for each reason, why no run could be opened, and of
 	// what went wrong inside. Nil means nobody is. The text is for a person.
 	Trouble func(reason wire.Reason, text string)
@@ -80,6 +83,7 @@ func Serve(ctx context.Context, config Config) error {
 type shim struct {
 	claimed  string // the subject that the configuration names; see bound
 	version  string
+	shared   bool
 	server   *mcp.Server
 	own      []tool // our tools
 	hosted   *hosted
@@ -114,7 +118,7 @@ func newShim(config Config) (*shim, error) {
 		name = DefaultServerName
 	}
 	s := &shim{
-		claimed: config.Worker.Subject, version: config.Worker.Version, tickets: newTickets(),
+		claimed: config.Worker.Subject, version: config.Worker.Version, shared: config.Shared, tickets: newTickets(),
 		contents: make(chan struct{}, maxContents), trouble: config.Trouble, out: config.Out,
 		told: map[wire.Reason]bool{}, subscribed: map[string]int{}, wanted: make(chan struct{}),
 	}
@@ -158,10 +162,10 @@ func (s *shim) bound() string {
 
 // serve runs the session and, beside it, the keeper of the run.
 func (s *shim) serve(ctx context.Context, transport *stdio) error {
-	s.trimmer = time.AfterFunc(trimAfter, trim) // the start leaves something behind too
+	s.trimmer = time.AfterFunc(trimAfter, s.trim) // the start leaves something behind too
 	defer s.trimmer.Stop()
 	transport.divert = s.hosted.divert
-	transport.spoke = s.want // agents wait for the first answer; it comes before we look for the daemon
+	transport.spoke = s.want // whatever it was: what the daemon has is of use from then on
 	session, err := s.server.Connect(context.WithoutCancel(ctx), transport, nil)
 	if err != nil {
 		return err
@@ -232,7 +236,10 @@ func (s *shim) touchTools() {
 
 // trim gives back the memory that is not in use, the libraries' pools included:
 // those survive one collection.
-func trim() {
+func (s *shim) trim() {
+	if s.shared {
+		return
+	}
 	runtime.GC()
 	debug.FreeOSMemory()
 }

@@ -108,7 +108,7 @@ func (k *Keeper) Keep(ctx context.Context) {
 	}()
 	again, failures := false, 0
 	for ctx.Err() == nil {
-		run, err := Open(ctx, k.config)
+		run, err := k.config.open(ctx)
 		if err == nil {
 			failures = 0
 			k.follow(ctx, run, again)

@@ -28,7 +28,7 @@ import (
 type Config struct {
 	// Places is where the daemon is expected. Unused when Dial is set.
 	Places client.Places
-	// Subject is claimed for the run. Required.
+	// Subject is claimed for the run. Required; with Open it is whom the runs are of.
 	Subject string
 	// Profile to run under; empty means none, or, inside a launch, the launch's.
 	Profile string
@@ -37,6 +37,8 @@ type Config struct {
 	Version string
 	// Dial makes one connection for one run. Nil means client.Broker(Places).
 	Dial func(context.Context) (*grpc.ClientConn, error)
+	// Open gets a keeper its runs in place of a connection for each. Nil means Open.
+	Open func(context.Context) (*Run, error)
 }
 
 func (c Config) check() error {
@@ -51,6 +53,14 @@ func (c Config) dial(ctx context.Context) (*grpc.ClientConn, error) {
 		return c.Dial(ctx)
 	}
 	return client.Broker(ctx, c.Places)
+}
+
+// open opens the next run of a keeper.
+func (c Config) open(ctx context.Context) (*Run, error) {
+	if c.Open != nil {
+		return c.Open(ctx)
+	}
+	return Open(ctx, c)
 }
 
 // maxVersion is the longest version that the daemon takes, in bytes.
