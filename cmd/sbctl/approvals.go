@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -93,13 +94,20 @@ type consentView struct {
 	EndsWith   string `json:"endsWith,omitempty"`
 	Until      string `json:"until,omitempty"`
 	Created    string `json:"created"`
+	// Where is the rule about arguments, as JSON; Rule is its hash in the log.
+	Where json.RawMessage `json:"where,omitempty"`
+	Rule  string          `json:"rule,omitempty"`
 }
 
 func viewConsent(c *operatorv1.Consent) consentView {
-	return consentView{
+	view := consentView{
 		ConsentID: c.GetConsentId(), SubjectID: c.GetSubject(), Server: c.GetServer(), Tool: c.GetTool(), ResourceID: c.GetResource(), Pin: c.GetPin(),
-		Covers: c.GetCovers(), Scope: c.GetScope(), UsesLeft: c.GetUsesLeft(), EndsWith: c.GetEndsWith(), Until: ui.Stamp(c.GetUntil()), Created: ui.Stamp(c.GetCreated()),
+		Covers: c.GetCovers(), Scope: c.GetScope(), UsesLeft: c.GetUsesLeft(), EndsWith: c.GetEndsWith(), Until: ui.Stamp(c.GetUntil()), Created: ui.Stamp(c.GetCreated()), Rule: c.GetRule(),
 	}
+	if json.Valid(c.GetWhere()) {
+		view.Where = c.GetWhere()
+	}
+	return view
 }
 
 // statePending is the state of a request that nobody has answered.
@@ -329,10 +337,6 @@ func (a *app) approval(ctx context.Context, doing, prefix string) (*operatorv1.A
 	return nil, refuse(doing, "the ids of %d requests begin with %s", len(found), prefix).withHint("sbctl approvals list --all")
 }
 
-func (a *app) printApproval(m *operatorv1.Approval) error {
-	return a.out.Object(ui.Object{ID: m.GetApprovalId(), Fields: approvalFields(a.out, m), Value: viewApproval(m)})
-}
-
 type approvalsShowCmd struct {
 	ID string `arg:"" optional:"" help:"Id of the request, or its unique beginning; may be left out when only one is pending."`
 }
@@ -340,7 +344,9 @@ type approvalsShowCmd struct {
 // Help is the manual of approvals show.
 func (approvalsShowCmd) Help() string {
 	return `Arguments are the exact ones, but for what looks like a secret and what a terminal
-would act on. The digest stands for all of them, also where the text is cut.
+would act on. The digest stands for all of them, also where the text is cut. "covers"
+says what else an answer that still stands lets through, and "rule" is the hash by
+which the log names it.
 
 Examples:
   sbctl approvals show
@@ -349,11 +355,60 @@ Examples:
 
 // Run shows one request.
 func (c approvalsShowCmd) Run(ctx context.Context, a *app) error {
-	m, err := a.approval(ctx, strings.TrimSpace("showing approval "+c.ID), c.ID)
-	if err != nil {
+	doing := strings.TrimSpace("showing approval " + c.ID)
+	m, err := a.approval(ctx, doing, c.ID)
+	stands := a.standing(ctx, doing, c.ID, m)
+	switch {
+	case err != nil && stands == nil:
 		return err
+	case err != nil: // only the answer is left
+		return a.out.Object(ui.Object{ID: stands.GetConsentId(), Fields: consentFields(a.out, stands), Value: viewConsent(stands)})
 	}
-	return a.printApproval(m)
+	view := decisionView{approvalView: viewApproval(m)}
+	fields := approvalFields(a.out, m)
+	if stands != nil {
+		consent := viewConsent(stands)
+		view.Consent = &consent
+		fields = append(fields, consentFields(a.out, stands)[3:]...)
+	}
+	return a.out.Object(ui.Object{ID: m.GetApprovalId(), Fields: fields, Value: view})
+}
+
+// standing is the one answer that stands of a request, or whose id begins with prefix
+// where there is no request any more; nil: there is none.
+func (a *app) standing(ctx context.Context, doing, prefix string, m *operatorv1.Approval) *operatorv1.Consent {
+	if m != nil {
+		prefix = m.GetApprovalId()
+	}
+	if prefix == "" {
+		return nil
+	}
+	got, err := call(ctx, a, doing, &operatorv1.ListApprovalsRequest{ApprovalId: prefix}, operatorv1.OperatorServiceClient.ListApprovals)
+	if err != nil || len(got.GetConsents()) != 1 {
+		return nil
+	}
+	return got.GetConsents()[0]
+}
+
+// consentFields are the lines of an answer that stands. The first three say whose it
+// is.
+func consentFields(out *ui.Printer, c *operatorv1.Consent) []ui.Field {
+	what, left := c.GetResource(), ""
+	if c.GetTool() != "" {
+		what = c.GetServer() + "/" + c.GetTool()
+	}
+	if c.GetUsesLeft() > 0 {
+		left = fmt.Sprint(c.GetUsesLeft())
+	}
+	fields := []ui.Field{
+		{Name: "consent", Value: c.GetConsentId()}, {Name: "subject", Value: c.GetSubject()}, {Name: "what", Value: what},
+		{Name: "covers", Value: c.GetCovers()}, {Name: "rule", Value: c.GetRule()}, {Name: "holds", Value: scopeWords(c.GetScope())}, {Name: "left", Value: left},
+		{Name: "ends with", Value: c.GetEndsWith()},
+	}
+	if c.GetUntil() != 0 {
+		fields = append(fields, ui.Field{Name: "until", Value: out.When(c.GetUntil())})
+	}
+	return fields
 }
 
 type approvalsApproveCmd struct {
@@ -363,6 +418,9 @@ type approvalsApproveCmd struct {
 	Session bool   `xor:"scope" help:"The same until the launch, or the run, ends."`
 	Until   string `xor:"scope" placeholder:"T" help:"The same until then: 18:00, tomorrow 09:00 or RFC 3339; 7 days at most."`
 	For     string `xor:"scope" placeholder:"D" help:"The same for so long: 30m, 2h, 7d at most."`
+
+	Where     []string `sep:"none" xor:"where" placeholder:"NAME=KIND:TEXT" help:"And calls in which that argument is something else that matches; for more than once. Repeatable."`
+	WhereJSON string   `name:"where-json" xor:"where" placeholder:"JSON" help:"The same as one JSON object, as rules about arguments in policies."`
 }
 
 // Help is the manual of approvals approve.
@@ -373,11 +431,27 @@ nothing is. The call that waits goes on at once; a later try of the same call ru
 once.
 
 More than once is possible for a read, and for a tool whose description is trusted.
-Such an answer covers what "approvals list" then says, nothing else.
+Such an answer covers what "approvals list" then says, nothing else: the same again,
+or, with --where, calls that differ in the arguments that it names and in nothing else.
+
+--where NAME=KIND:TEXT: the argument NAME, up to the first "=", may be whatever
+matches; KIND, up to the next ":", is a matcher of policies, and TEXT is all that
+follows:
+  path     a file or folder, or what is below it; .. and links are resolved. Files are
+           named so, not by their beginning: /data/../etc begins with /data/
+  prefix   text that begins so            exact  this and nothing else
+  oneOf    one of these                   host   a URL of that host
+  regex    a pattern of RE2, anywhere in it
+The same NAME and KIND again is one more TEXT (not of exact and regex); another NAME
+must match as well. A NAME that begins with "/" is a JSON pointer. A name with "="
+in it, and whatever else, goes into --where-json. The rule must match the call that is
+shown. An argument stays of its kind: text stays text.
 
 Examples:
   sbctl approvals approve
   sbctl approvals approve kmpx --for 1h
+  sbctl approvals approve kmpx --until 18:00 --where path=path:/data --where mode=oneOf:r --where mode=oneOf:w
+  sbctl approvals approve kmpx --session --where-json '{"/to/0": {"exact": "me"}}'
   pass show broker/operator | sbctl approvals approve kmpx --passphrase-fd 0`
 }
 
@@ -412,18 +486,22 @@ func (c approvalsApproveCmd) request(doing string, m *operatorv1.Approval, now t
 		}
 		return nil, refused
 	}
-	return request, nil
+	return request, c.where(doing, request)
 }
 
 // answerWords are the question about an answer.
-func answerWords(request *operatorv1.DecideApprovalRequest, out *ui.Printer) string {
+func answerWords(request *operatorv1.DecideApprovalRequest, where string, out *ui.Printer) string {
+	what := "this"
+	if where != "" {
+		what = "this, and the same where " + ui.Safe(where) + ","
+	}
 	switch request.GetScope() {
 	case "uses":
-		return fmt.Sprintf("Approve %d of this?", request.GetUses())
+		return fmt.Sprintf("Approve %d of %s?", request.GetUses(), strings.TrimSuffix(what, ","))
 	case "session":
-		return "Approve this until the session ends?"
+		return "Approve " + what + " until the session ends?"
 	case "until":
-		return "Approve this until " + out.When(request.GetUntil()) + "?"
+		return "Approve " + what + " until " + out.When(request.GetUntil()) + "?"
 	}
 	return "Approve this once?"
 }
@@ -449,13 +527,16 @@ func (c approvalsApproveCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if a.out.Format != ui.JSON && !a.out.Quiet {
+		if c.looksLikeFiles() {
+			a.say("prefix and regex see text, and /data/../etc begins with /data/: path is the matcher for files, host the one for URLs")
+		}
 		shown := *a.out
 		shown.Out = a.stderr
 		if err := shown.Object(ui.Object{Fields: approvalFields(a.out, m)}); err != nil {
 			return fail(err, "%s", doing)
 		}
 	}
-	if err := a.confirmApproval(ctx, doing, answerWords(request, a.out)); err != nil {
+	if err := a.confirmApproval(ctx, doing, answerWords(request, c.whereWords(), a.out)); err != nil {
 		return err
 	}
 	got, err := call(ctx, a, doing, request, operatorv1.OperatorServiceClient.DecideApproval)

@@ -106,6 +106,8 @@ func (a *app) names(ctx context.Context) complete.Names {
 			return a.runNames(ctx)
 		case sort == "id" && noun == "approvals", sort == "consent":
 			return a.approvalNames(ctx, sort == "consent")
+		case sort == "name=kind:text":
+			return a.whereCandidates(ctx, typed)
 		case sort == "tier":
 			return tierCandidates(command)
 		case sort == "k" && noun == "audit":

@@ -78,8 +78,10 @@ func (f *fakeOperator) ListApprovals(_ context.Context, q *operatorv1.ListApprov
 			response.Approvals = append(response.Approvals, m)
 		}
 	}
-	if q.GetApprovalId() == "" {
-		response.Consents = f.cards.consents
+	for _, c := range f.cards.consents {
+		if strings.HasPrefix(c.GetConsentId(), q.GetApprovalId()) {
+			response.Consents = append(response.Consents, c)
+		}
 	}
 	return response, nil
 }
@@ -102,6 +104,9 @@ func (f *fakeOperator) DecideApproval(_ context.Context, q *operatorv1.DecideApp
 			if q.GetScope() != "once" {
 				response.Consent = fakeConsent("stands", m.GetSubject(), m.GetServer(), m.GetTool())
 				response.Consent.Scope, response.Consent.UsesLeft, response.Consent.Until = q.GetScope(), uint64(q.GetUses()), q.GetUntil()
+				if response.Consent.Where = q.GetWhere(); len(q.GetWhere()) > 0 {
+					response.Consent.Covers, response.Consent.Rule = "calls where the rule matches", strings.Repeat("ef", 32)
+				}
 			}
 		}
 		f.cards.all[i] = answered

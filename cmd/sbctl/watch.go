@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -32,6 +33,9 @@ Keys:
   x    disable the subject     e    end the run or launch
   u    give the operator's passphrase, or end the session that it opened
   r    ask again   q    leave
+
+Answers that stand for more than one call are shown with what each covers; "approvals
+revoke" takes one back.
 
 Tools that are withheld because they are new or have changed, and servers that a
 policy has ended, wait for a person too: what to do about them is told, not done.
@@ -205,6 +209,7 @@ func (l *liveScreen) remember(line []byte) {
 		return // looking is no news
 	}
 	l.stale = l.stale || aboutServers(e.Kind)
+	l.moved = l.moved || strings.HasPrefix(e.Kind, "approval.")
 	l.recent = append(l.recent, e.line(l.app.out))
 	if len(l.recent) > watchRecent {
 		l.recent = l.recent[len(l.recent)-watchRecent:]
@@ -242,7 +247,7 @@ func (l *liveScreen) load(ctx context.Context) error {
 	} else {
 		l.denials = denials
 	}
-	l.stale = true
+	l.stale, l.moved = true, true
 	return l.refresh(ctx)
 }
 
@@ -264,6 +269,7 @@ func (l *liveScreen) refresh(ctx context.Context) error {
 	l.askOperator(ctx)
 	l.feed(ctx)
 	l.askServers(ctx)
+	l.askAnswers(ctx)
 	l.show()
 	return nil
 }
@@ -286,7 +292,7 @@ func (l *liveScreen) show() {
 	if l.lost != nil && l.status.GetVaultState() == "unlocked" {
 		state.Title += ", what waits is not known: " + fail(l.lost, "asking").Error()
 	}
-	state.Items = l.items(now)
+	state.Items, state.Standing = l.items(now), l.standing(now)
 	for _, p := range grouped(l.status.GetRuns(), l.status.GetLaunches()) {
 		line := screen.Run{ID: p.id(), Attested: p.attested(), Opened: ui.Relative(time.UnixMilli(p.opened()), now), Within: p.within}
 		if p.launch != nil {

@@ -10,8 +10,13 @@ import (
 // approved, and the answer carries the digest of what was shown.
 func TestWatchApproves(t *testing.T) {
 	fake, sbctl := startFake(t)
+	stands := fakeConsent("kstand", "coder", "desk", "read")
+	stands.Covers = `calls where path is in "/data", and all else is as it was shown`
+	fake.cards.consents = append(fake.cards.consents, stands)
 	p := terminaltest.Start(t, sbctl("watch"))
 	p.Expect(`no operator's session`)
+	p.Expect(`ANSWERS THAT STAND \(1\)`)
+	p.Expect(`coder +desk/read +3 left +calls where path is in "/data"`)
 	fake.cards.ask(fakeApproval("kmpx", "worker", "desk", "publish", `{"title":"hello"}`))
 	p.Expect(`WAITING FOR YOU \(1\)`)
 	p.Expect(`desk/publish`)

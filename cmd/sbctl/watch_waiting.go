@@ -14,7 +14,7 @@ import (
 )
 
 // waitingRoom is what the live screen knows of what waits for a person: requests, as
-// they come, and servers that need a look.
+// they come, servers that need a look, and answers that stand.
 type waitingRoom struct {
 	changes  chan *operatorv1.Approval // nil means that all that is pending was told
 	unfed    chan error                // the stream of them has ended
@@ -25,6 +25,9 @@ type waitingRoom struct {
 	stale    bool                      // something about servers has changed
 	servers  []*operatorv1.Server
 	policies []*operatorv1.Policy
+
+	moved   bool // something about answers has changed
+	answers []*operatorv1.Consent
 }
 
 func newWaitingRoom() waitingRoom {
@@ -115,6 +118,40 @@ func (l *liveScreen) askServers(ctx context.Context) {
 	if policies, err := call(ctx, l.app, "watching", &operatorv1.ListPoliciesRequest{}, operatorv1.OperatorServiceClient.ListPolicies); err == nil {
 		l.policies = policies.GetPolicies()
 	}
+}
+
+// askAnswers asks which answers stand, where something changed. Asking writes an entry
+// itself, which is no reason to ask again.
+func (l *liveScreen) askAnswers(ctx context.Context) {
+	if !l.moved || l.status.GetVaultState() != "unlocked" {
+		return
+	}
+	l.moved = false
+	if got, err := call(ctx, l.app, "watching", &operatorv1.ListApprovalsRequest{}, operatorv1.OperatorServiceClient.ListApprovals); err == nil {
+		l.answers = got.GetConsents()
+	}
+}
+
+// standing are the answers that stand, a line for each.
+func (l *liveScreen) standing(now time.Time) []string {
+	var lines []string
+	for _, c := range l.answers {
+		ends := c.GetScope()
+		switch until := time.UnixMilli(c.GetUntil()); {
+		case c.GetUntil() != 0 && !now.Before(until):
+			continue // the daemon says so in a moment
+		case c.GetUntil() != 0:
+			ends = ui.Span(until.Sub(now))
+		case c.GetUsesLeft() > 0:
+			ends = fmt.Sprintf("%d left", c.GetUsesLeft())
+		}
+		what := c.GetResource()
+		if c.GetTool() != "" {
+			what = c.GetServer() + "/" + c.GetTool()
+		}
+		lines = append(lines, fmt.Sprintf("%-16s %-28s %-8s %s", c.GetSubject(), what, ends, c.GetCovers()))
+	}
+	return lines
 }
 
 // items are what waits for a person: requests that end soonest first, then servers.

@@ -58,6 +58,8 @@ type State struct {
 	Title string
 	// Items are what waits for a person, the most urgent first.
 	Items []Item
+	// Standing are answers that hold for more than one call, a line for each.
+	Standing []string
 	// Runs are the open launches and runs, each launch before its own.
 	Runs []Run
 	// Denials are groups of denials, newest first.

@@ -35,6 +35,9 @@ var keys = [panes][]string{
 // a blank line before each, a blank line and heading of what is recent, last line.
 const fixed = 8
 
+// maxStanding is how many answers that stand are shown.
+const maxStanding = 3
+
 // View is the screen as lines, at most height of them, none longer than width.
 func (m *Model) View(width, height int) []string {
 	var lines []string
@@ -57,6 +60,10 @@ func (m *Model) panesView(width, height int) []string {
 		room -= 2 // its heading and a blank line
 		items = min(len(m.state.Items), max(1, room/2))
 	}
+	standing := min(len(m.state.Standing), maxStanding)
+	if standing > 0 {
+		room -= standing + 2
+	}
 	room = max(room, 3)
 	recent := min(len(m.state.Recent), max(1, (room-items)/3))
 	runs := min(len(m.state.Runs), max(1, (room-items-recent)/2))
@@ -66,6 +73,13 @@ func (m *Model) panesView(width, height int) []string {
 	if items > 0 {
 		lines = append(lines, m.heading(itemsPane, "WAITING FOR YOU", "subject, what, time left, arguments"))
 		lines = append(lines, m.window(itemsPane, items, func(i int) string { return m.state.Items[i].line(small) })...)
+		lines = append(lines, "")
+	}
+	if standing > 0 {
+		lines = append(lines, fmt.Sprintf("  ANSWERS THAT STAND (%d): subject, what, until, what is covered", len(m.state.Standing)))
+		for _, answer := range m.state.Standing[:standing] {
+			lines = append(lines, "  "+answer)
+		}
 		lines = append(lines, "")
 	}
 	lines = append(lines, m.heading(runsPane, "RUNS", "subject, tier, attested, opened, reads, denials"))
