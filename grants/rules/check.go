@@ -49,6 +49,9 @@ func (p *Policy) Validate() error {
 func (p *Policy) Check() (wrong, odd []Problem) {
 	c := checker{policy: p}
 	c.checkHead()
+	if !c.checkLengths() { // what is too long is not read
+		return c.wrong, c.odd
+	}
 	c.checkLimits()
 	c.checkTools()
 	for i := range p.Rules.Security.Granular {
@@ -64,6 +67,7 @@ func (p *Policy) Check() (wrong, odd []Problem) {
 type checker struct {
 	policy     *Policy
 	wrong, odd []Problem
+	first      map[string]int // the first rule of each id
 }
 
 func (c *checker) report(where, format string, args ...any) {
@@ -101,7 +105,7 @@ func (c *checker) checkHead() {
 	if len(p.Methods) > maxMethods {
 		c.report("methods", "at most %d methods", maxMethods)
 	}
-	for i, method := range p.Methods {
+	for i, method := range p.Methods[:min(len(p.Methods), maxMethods)] {
 		where := fmt.Sprintf("methods[%d]", i)
 		switch {
 		case !isMethod(method):
@@ -181,9 +185,6 @@ func (c *checker) checkBudget(at string, b *Budget) {
 	if b.PerCall > MaxMicros {
 		c.report(at+".cost_per_call", "cost_per_call is from 0 to %d", MaxMicros/1_000_000)
 	}
-	if len(b.ToolCosts) > MaxTools {
-		c.report(at+".tool_costs", "at most %d tools", MaxTools)
-	}
 	dearest := b.PerCall
 	for _, tool := range slices.Sorted(maps.Keys(b.ToolCosts)) {
 		where := at + ".tool_costs." + tool
@@ -210,6 +211,27 @@ func checkToolName(tool string) error {
 	return nil
 }
 
+// checkLengths reports lists that are too long, and whether none is.
+func (c *checker) checkLengths() bool {
+	before := len(c.wrong)
+	s := &c.policy.Rules.Security
+	if b := c.policy.Rules.Limits.Budget; b != nil && len(b.ToolCosts) > MaxTools {
+		c.report("rules.limits.budget.tool_costs", "at most %d tools", MaxTools)
+	}
+	for _, list := range []struct {
+		name  string
+		tools []string
+	}{{"denied_tools", s.DeniedTools}, {"allowed_tools", s.AllowedTools}, {"require_approval", s.RequireApproval}} {
+		if len(list.tools) > MaxTools {
+			c.report("rules.security."+list.name, "at most %d tools", MaxTools)
+		}
+	}
+	if len(s.Granular) > MaxTools {
+		c.report("rules.security.granular_rules", "at most %d rules", MaxTools)
+	}
+	return len(c.wrong) == before
+}
+
 func (c *checker) checkTools() {
 	const at = "rules.security."
 	s := &c.policy.Rules.Security
@@ -217,9 +239,6 @@ func (c *checker) checkTools() {
 		name  string
 		tools []string
 	}{{"denied_tools", s.DeniedTools}, {"allowed_tools", s.AllowedTools}, {"require_approval", s.RequireApproval}} {
-		if len(list.tools) > MaxTools {
-			c.report(at+list.name, "at most %d tools", MaxTools)
-		}
 		for i, tool := range list.tools {
 			where := fmt.Sprintf("%s%s[%d]", at, list.name, i)
 			c.need(where, checkToolName(tool))
@@ -232,9 +251,6 @@ func (c *checker) checkTools() {
 				c.warn(where, "%q is denied as well, and that wins", tool)
 			}
 		}
-	}
-	if len(s.Granular) > MaxTools {
-		c.report(at+"granular_rules", "at most %d rules", MaxTools)
 	}
 }
 
@@ -278,12 +294,15 @@ func (c *checker) checkRule(i int) {
 	if key, never := contradiction(r.AllowIf); never {
 		c.report(matcherWhere(at+".allow_if", key), "no call could ever pass: nothing is all of this at once")
 	}
-	for j := range i {
-		if ruleID(&all[j]) == ruleID(r) {
-			c.report(at, "the rule is there already, as the %s", ordinal(j))
-			break
-		}
+	id := ruleID(r)
+	if j, ok := c.first[id]; ok {
+		c.report(at, "the rule is there already, as the %s", ordinal(j))
+		return
 	}
+	if c.first == nil {
+		c.first = map[string]int{}
+	}
+	c.first[id] = i
 }
 
 func ruleWhere(i int) string { return fmt.Sprintf("rules.security.granular_rules[%d]", i) }
@@ -296,7 +315,8 @@ func (c *checker) checkMatchers(at string, all map[string]Matcher) {
 	if len(all) > maxMatchers {
 		c.report(at, "at most %d arguments", maxMatchers)
 	}
-	for _, key := range slices.Sorted(maps.Keys(all)) {
+	keys := slices.Sorted(maps.Keys(all))
+	for _, key := range keys[:min(len(keys), maxMatchers)] {
 		where := matcherWhere(at, key)
 		if _, ok := splitKey(key); !ok || len(key) > maxKey || !utf8.ValidString(key) {
 			c.report(where, "the name of an argument is 1 to %d bytes; one that starts with / is a JSON pointer, in which ~0 stands for ~ and ~1 for /", maxKey)
@@ -381,13 +401,17 @@ func contradiction(all map[string]Matcher) (key string, never bool) {
 	}
 	for _, place := range slices.Sorted(maps.Keys(groups)) {
 		keys := groups[place]
+		compiled := make([]matcher, 0, len(keys))
+		for _, key := range keys {
+			compiled = append(compiled, compileMatcher(all[key]))
+		}
+		possible := func(text string) bool { return matchAll(compiled, text) }
 		for _, key := range keys {
 			m := all[key]
 			texts := m.OneOf
 			if m.Exact != nil {
 				texts = []string{*m.Exact}
 			}
-			possible := func(text string) bool { return matchAll(all, keys, text) }
 			if len(texts) > 0 && !slices.ContainsFunc(texts, possible) {
 				return key, true
 			}
@@ -396,16 +420,15 @@ func contradiction(all map[string]Matcher) (key string, never bool) {
 	return "", false
 }
 
-// matchAll reports whether the matchers of keys all may find text, which is a string
-// or the JSON text of something else.
-func matchAll(all map[string]Matcher, keys []string, text string) bool {
+// matchAll reports whether all may find text, which is a string or the JSON text of
+// something else.
+func matchAll(all []matcher, text string) bool {
 	kinds := []byte{'"'}
 	if _, isNumber := canonicalNumber(text); isNumber {
 		kinds = append(kinds, '0')
 	}
 	return slices.ContainsFunc(kinds, func(kind byte) bool {
-		return !slices.ContainsFunc(keys, func(key string) bool {
-			m := compileMatcher(all[key])
+		return !slices.ContainsFunc(all, func(m matcher) bool {
 			return m.Path == nil && m.Host == nil && !m.finds(&value{kind: kind, text: text}, true, nil)
 		})
 	})

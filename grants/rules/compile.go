@@ -4,9 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"iter"
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -21,6 +23,11 @@ type Compiled struct {
 
 	denied, allowed, approval map[string]bool
 	rules                     map[string][]*rule // by tool, in their order
+
+	// named are the tools that the policy says something about, and folded the same by
+	// their names in lower case: see like.
+	named  map[string]bool
+	folded map[string][]string
 }
 
 // rule is a [Rule] that judges.
@@ -49,6 +56,7 @@ func Compile(p Policy, resolve Resolver) (*Compiled, error) {
 		policy: p, version: p.Version(), limits: p.LimitsVersion(), resolve: resolve,
 		denied: setOf(p.Rules.Security.DeniedTools), allowed: setOf(p.Rules.Security.AllowedTools),
 		approval: setOf(p.Rules.Security.RequireApproval), rules: map[string][]*rule{},
+		named: map[string]bool{}, folded: map[string][]string{},
 	}
 	for i := range p.Rules.Security.Granular {
 		r := &p.Rules.Security.Granular[i]
@@ -56,7 +64,57 @@ func Compile(p Policy, resolve Resolver) (*Compiled, error) {
 			id: ruleID(r), number: i + 1, action: r.Action, allow: compileMatchers(r.AllowIf), deny: compileMatchers(r.DenyIf),
 		})
 	}
+	c.name(slices.Values(p.Rules.Security.DeniedTools))
+	c.name(slices.Values(p.Rules.Security.AllowedTools))
+	c.name(slices.Values(p.Rules.Security.RequireApproval))
+	c.name(maps.Keys(c.rules))
+	if b := p.Rules.Limits.Budget; b != nil {
+		c.name(maps.Keys(b.ToolCosts))
+	}
 	return c, nil
+}
+
+// name notes tools that the policy says something about.
+func (c *Compiled) name(tools iter.Seq[string]) {
+	for tool := range tools {
+		if !c.named[tool] {
+			c.named[tool] = true
+			folded := strings.ToLower(tool)
+			c.folded[folded] = append(c.folded[folded], tool)
+		}
+	}
+}
+
+// like returns the names under which the policy may say something about a tool: its
+// own where the policy holds it, else those that differ in case alone, as some servers
+// do not mind that.
+func (c *Compiled) like(tool string) []string {
+	if c.named[tool] {
+		return []string{tool}
+	}
+	if names := c.folded[strings.ToLower(tool)]; len(names) > 0 {
+		return names
+	}
+	return []string{tool}
+}
+
+// holds reports whether set holds a tool, in whatever case.
+func (c *Compiled) holds(set map[string]bool, tool string) bool {
+	return slices.ContainsFunc(c.like(tool), func(name string) bool { return set[name] })
+}
+
+// rulesOf are the rules about a tool, in their order.
+func (c *Compiled) rulesOf(tool string) []*rule {
+	names := c.like(tool)
+	if len(names) == 1 {
+		return c.rules[names[0]]
+	}
+	var all []*rule
+	for _, name := range names {
+		all = append(all, c.rules[name]...)
+	}
+	slices.SortFunc(all, func(a, b *rule) int { return a.number - b.number })
+	return all
 }
 
 func setOf(list []string) map[string]bool {
@@ -119,7 +177,7 @@ func (c *Compiled) AllowsMethod(method string) bool {
 // Offers reports whether a tool may be called at all, as far as the lists of tools
 // say: what is not offered is not listed. While the rules only log, all are.
 func (c *Compiled) Offers(tool string) bool {
-	return !c.policy.Rules.OnViolation.stops() || !c.denied[tool] && (len(c.allowed) == 0 || c.allowed[tool])
+	return !c.policy.Rules.OnViolation.stops() || !c.holds(c.denied, tool) && (len(c.allowed) == 0 || c.allowed[tool])
 }
 
 // version is the first 16 hex digits of the SHA-256 of parts as JSON.

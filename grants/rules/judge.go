@@ -54,7 +54,7 @@ func (c *Compiled) judge(m *Meter, call Call, trace bool) Verdict {
 			return j.v
 		}
 	}
-	if c.approval[call.Tool] {
+	if c.holds(c.approval, call.Tool) {
 		j.stop(ApprovalPolicy, RequestApproval, "", "the policy wants a person to approve calls of this tool")
 	} else {
 		j.pass(ApprovalPolicy, "no person is asked")
@@ -115,7 +115,7 @@ func (j *judging) warn(policy string) {
 // lists judges by the lists of tools.
 func (j *judging) lists() bool {
 	tool := j.call.Tool
-	if j.c.denied[tool] {
+	if j.c.holds(j.c.denied, tool) {
 		if !j.violates(DeniedToolsPolicy, "denied_tools holds the tool") {
 			return false
 		}
@@ -140,14 +140,14 @@ func (j *judging) arguments() bool {
 		}
 	}
 	if len(hits) == 0 && j.trace {
-		j.pass(GranularAccessPolicy, fmt.Sprintf("none of the %d rules for the tool stands against it", len(j.c.rules[j.call.Tool])))
+		j.pass(GranularAccessPolicy, fmt.Sprintf("none of the %d rules for the tool stands against it", len(j.c.rulesOf(j.call.Tool))))
 	}
 	return true
 }
 
 // find returns the rules that a call violates, in their order.
 func (c *Compiled) find(call Call) []hit {
-	rules := c.rules[call.Tool]
+	rules := c.rulesOf(call.Tool)
 	if len(rules) == 0 {
 		return nil
 	}

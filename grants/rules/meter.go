@@ -74,10 +74,17 @@ func (c *Compiled) Cost(tool string) uint64 {
 	if b == nil {
 		return 0
 	}
-	if cost, ok := b.ToolCosts[tool]; ok {
-		return cost
+	if c.named[tool] {
+		if cost, ok := b.ToolCosts[tool]; ok {
+			return cost
+		}
+		return b.PerCall
 	}
-	return b.PerCall
+	cost := b.PerCall
+	for _, name := range c.like(tool) { // it may be one of them
+		cost = max(cost, b.ToolCosts[name])
+	}
+	return cost
 }
 
 // Take counts a call that is being forwarded, also one that a person approved.

@@ -1,0 +1,120 @@
+package rules
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A tool whose name differs in case alone from one that the policy holds is that one:
+// some servers do not mind case. Where the policy holds both, they are two.
+func TestToolsInAnotherCase(t *testing.T) {
+	r := Rules{
+		OnViolation: Block,
+		Limits:      Limits{Budget: &Budget{Max: 1000, Currency: "EUR", PerCall: 1, ToolCosts: map[string]uint64{"dear": 600, "Dear": 700, "free": 0}}},
+		Security: Security{
+			DeniedTools: []string{"drop", "Merge"}, RequireApproval: []string{"merge", "pay"},
+			Granular: []Rule{{Tool: "read", DenyIf: map[string]Matcher{"path": {Prefix: []string{"/etc"}}}, Action: Block}},
+		},
+	}
+	c, err := Compile(policy(r), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tool, want := range map[string]struct {
+		outcome Outcome
+		policy  string
+		cost    uint64
+	}{
+		"drop":  {Blocked, DeniedToolsPolicy, 1},
+		"DROP":  {Blocked, DeniedToolsPolicy, 1},
+		"dRop":  {Blocked, DeniedToolsPolicy, 1},
+		"drop2": {Forwarded, "", 1},
+		"pay":   {Asked, ApprovalPolicy, 1},
+		"Pay":   {Asked, ApprovalPolicy, 1},
+		"read":  {Blocked, GranularAccessPolicy, 1},
+		"READ":  {Blocked, GranularAccessPolicy, 1},
+		"merge": {Asked, ApprovalPolicy, 1}, // both are named: these are two tools
+		"Merge": {Blocked, DeniedToolsPolicy, 1},
+		"MERGE": {Blocked, DeniedToolsPolicy, 1}, // this may be either
+		"dear":  {Forwarded, "", 600},
+		"DEAR":  {Forwarded, "", 700},
+		"free":  {Forwarded, "", 0},
+		"Free":  {Forwarded, "", 1}, // and costs what it may cost at most
+	} {
+		args, err := ParseArgs([]byte(`{"path":"/etc/passwd"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := c.Judge(&Meter{}, Call{Tool: tool, Args: args, Now: noon})
+		if v.Outcome != want.outcome || v.Policy != want.policy || c.Cost(tool) != want.cost {
+			t.Errorf("%s: %v by %q for %d, want %+v", tool, v.Outcome, v.Policy, c.Cost(tool), want)
+		}
+		if got := c.Offers(tool); got != (want.policy != DeniedToolsPolicy) {
+			t.Errorf("%s is offered: %v", tool, got)
+		}
+	}
+	// What is not in allowed_tools as it is written is not allowed.
+	r.Security.DeniedTools, r.Security.AllowedTools, r.Limits = nil, []string{"read", "merge", "pay"}, Limits{}
+	if c, err = Compile(policy(r), nil); err != nil {
+		t.Fatal(err)
+	}
+	if v := c.Judge(&Meter{}, Call{Tool: "READ", Now: noon}); v.Policy != AllowedToolsPolicy || c.Offers("READ") {
+		t.Errorf("a tool that is not allowed as it is written: %+v", v)
+	}
+}
+
+// What is refused costs no more time for being much: lists that are too long are not
+// read, and rules are compared, and patterns compiled, once each. Without that each of
+// these takes minutes.
+func TestMuchIsRefusedAtOnce(t *testing.T) {
+	many := func(n int) []string {
+		all := make([]string, n)
+		for i := range all {
+			all[i] = fmt.Sprintf("t%d", i)
+		}
+		return all
+	}
+	costs := map[string]uint64{}
+	for _, tool := range many(200_000) {
+		costs[tool] = 1
+	}
+	for name, change := range map[string]func(*Rules){
+		"denied_tools":     func(r *Rules) { r.Security.DeniedTools = many(400_000) },
+		"require_approval": func(r *Rules) { r.Security.RequireApproval = many(400_000) },
+		"granular_rules":   func(r *Rules) { r.Security.Granular = make([]Rule, 400_000) },
+		"tool_costs": func(r *Rules) {
+			r.Security.DeniedTools = slices.Collect(maps.Keys(costs))
+			r.Limits.Budget = &Budget{Max: 1, Currency: "EUR", PerCall: 1, ToolCosts: costs}
+		},
+	} {
+		r := Rules{OnViolation: Block}
+		change(&r)
+		p := policy(r)
+		wrong, _ := p.Check()
+		found := slices.ContainsFunc(wrong, func(w Problem) bool { return strings.HasSuffix(w.Where, name) && strings.HasPrefix(w.Text, "at most") })
+		if !found || len(wrong) > 2 {
+			t.Errorf("%s: %d problems, the first %+v", name, len(wrong), wrong[:min(len(wrong), 1)])
+		}
+	}
+	methods := policy(Rules{OnViolation: Block})
+	methods.Methods = many(400_000)
+	if wrong, _ := methods.Check(); len(wrong) != 1 {
+		t.Errorf("methods: %d problems", len(wrong))
+	}
+	// As much as there may be, and legal.
+	large := policy(Rules{OnViolation: Block, Limits: Limits{MaxRuntime: time.Minute}})
+	pattern := strings.Repeat("x{0,30}", 60) + "t255$"
+	for i := range 40 {
+		one := fmt.Sprintf("a%d", i)
+		large.Rules.Security.Granular = append(large.Rules.Security.Granular, Rule{
+			Tool: "t", Action: Block, DenyIf: map[string]Matcher{one: {OneOf: many(maxChoices)}, "/" + one: {Regex: pattern}},
+		})
+	}
+	if err := large.Validate(); err != nil {
+		t.Fatal(err)
+	}
+}
