@@ -168,6 +168,9 @@ func (g *judging) finish(ctx context.Context) judged {
 	if ask.policy != nil { // see tend: the vault hears of it soon
 		d.charges.Add(1)
 	}
+	if ask.took != nil && ask.took.began { // how long it may last counts from here
+		d.relays.lasts(ask.run.subject, ask.call.server, ask.run.launchID())
+	}
 	ask.run.forwarded()
 	d.calls.count(ask.key(), callAllowed)
 	return judged{
@@ -273,6 +276,10 @@ func (a *callAsk) judge(v *verdict) {
 	a.known = true
 	st := a.d.state()
 	a.pin, a.policy, a.verdict, a.observed = "", nil, rules.Verdict{}, false
+	if !a.call.hosted && st.isHosted(a.call.server) { // since the stream was opened: see relay.outlawed
+		v.outcome, v.reason, v.cause = grants.Denied, wire.AccessDenied, causeHosted
+		return
+	}
 	if pin, ok := a.pinned(st); ok {
 		a.pin = pin
 	} else {
@@ -520,7 +527,7 @@ func (f *forwarded) end(end rules.End, answer []byte, delivered bool) {
 		}
 		done.policy = st.policyOf(done.subject, done.server)
 		noted := false
-		_, _ = log.Append(func(seq uint64, now time.Time) (audit.Entry, error) {
+		_, _ = log.AppendGrouped(func(seq uint64, now time.Time) (audit.Entry, error) {
 			done.seq, done.at, noted = seq, now, true
 			st.meters.note(done)
 			return e, nil

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"subjectbroker/audit"
 	"subjectbroker/grants/rules"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
@@ -42,6 +43,7 @@ type tallies map[policyKey]*tally
 type tally struct {
 	spent    uint64 // over all sessions, in millionths of the budget's unit
 	killedBy string // the policy that stopped a hosted server for the subject; empty: none did
+	over     bool   // the policy was removed, and none was set since
 	sessions map[string]*metered
 }
 
@@ -61,13 +63,26 @@ const (
 	meterOpen   meterWhat = 'o' // a relay was opened
 	meterClose  meterWhat = 'c' // one was closed; in no entry
 	meterTake   meterWhat = 't' // a call was forwarded
+	meterUse    meterWhat = 'u' // the same without a policy: only the grant counts it that it is charged to
 	meterDone   meterWhat = 'd' // it ended
 	meterKill   meterWhat = 'k' // a rule killed the session
 	meterStop   meterWhat = 's' // a rule stopped the hosted server for the subject
 	meterReset  meterWhat = 'r' // the operator set to nothing what was counted; a stopped server stays so
-	meterRevive meterWhat = 'v' // the operator restarted the server, or removed it
-	meterLeave  meterWhat = 'l' // the operator removed the subject
+	meterRemove meterWhat = 'x' // the operator removed the policy
+	meterSet    meterWhat = 'p' // the operator is about to set one, or another
+	meterRevive meterWhat = 'v' // the operator restarted the server, removed it or added one of its name
+	meterLeave  meterWhat = 'l' // the operator removed the subject, or added one of its name
 )
+
+// ofOperator reports whether it tells of what the operator did, once that is durable.
+func (w meterWhat) ofOperator() bool {
+	switch w {
+	case meterReset, meterRemove, meterRevive, meterLeave:
+		return true
+	default:
+		return false
+	}
+}
 
 // meterEvent is one thing that changes what was counted. Those that stand in the
 // log can be read from there again.
@@ -124,12 +139,21 @@ func (t *tally) on(s *metered, fn func(*rules.Meter)) {
 func (ts tallies) apply(e *meterEvent, find findPolicy) {
 	switch e.what {
 	case meterReset:
-		// Relays that are open stay so.
 		if t := ts[policyKey{e.subject, e.server}]; t != nil {
-			t.spent = 0
-			for _, s := range t.sessions {
-				s.meter = nil
-			}
+			t.reset()
+		}
+		return
+	case meterRemove:
+		t := ts.of(e.subject, e.server)
+		t.reset()
+		t.over = true
+		return
+	case meterSet:
+		// Calls that had their place between the entry of a removal and the removal were
+		// judged by the old policy, and a reader of the log takes them for those of the new.
+		if t := ts[policyKey{e.subject, e.server}]; t != nil && t.over {
+			t.reset()
+			t.over = false
 		}
 		return
 	case meterRevive:
@@ -145,6 +169,8 @@ func (ts tallies) apply(e *meterEvent, find findPolicy) {
 				t.revive()
 			}
 		}
+		return
+	case meterUse:
 		return
 	case meterStop:
 		ts.of(e.subject, e.server).killedBy = e.killedBy
@@ -183,7 +209,6 @@ func (ts tallies) apply(e *meterEvent, find findPolicy) {
 	s := t.session(e.launch, policy.LimitsVersion())
 	s.idle = e.at // whoever reads the log may not have seen what was opened before
 	t.on(s, func(m *rules.Meter) {
-		m.Begin(e.at)
 		switch e.what {
 		case meterOpen:
 			s.relays++
@@ -196,6 +221,32 @@ func (ts tallies) apply(e *meterEvent, find findPolicy) {
 		default: // see above
 		}
 	})
+}
+
+// reset sets what was counted to nothing. Relays that are open stay so.
+func (t *tally) reset() {
+	t.spent = 0
+	for _, s := range t.sessions {
+		s.meter = nil
+	}
+}
+
+// clone is a copy that shares nothing.
+func (ts tallies) clone() tallies {
+	all := make(tallies, len(ts))
+	for k, t := range ts {
+		own := *t
+		own.sessions = make(map[string]*metered, len(t.sessions))
+		for launch, s := range t.sessions {
+			copied := *s
+			if s.meter != nil {
+				copied.meter, _ = rules.ParseMeter(s.meter.Append(nil)) // never fails on what a meter wrote
+			}
+			own.sessions[launch] = &copied
+		}
+		all[k] = &own
+	}
+	return all
 }
 
 // revive lifts every kill.
@@ -227,6 +278,40 @@ func (m *meters) push(e *meterEvent) {
 	m.since = append(m.since, e)
 }
 
+// heard counts what entries say that the operator did. They have their places in the
+// log already and are durable, and calls may have been counted since that come
+// after them. The caller holds changing.mu, so that the other copy is not past them.
+func (m *meters) heard(entries []audit.Entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	any := false
+	for _, entry := range entries {
+		e := meterEventOf(entry)
+		if e == nil || !e.what.ofOperator() {
+			continue
+		}
+		any = true
+		at := len(m.since)
+		for at > 0 && m.since[at-1].seq > e.seq {
+			at--
+		}
+		m.since = slices.Insert(m.since, at, e)
+		m.last = max(m.last, e.seq)
+	}
+	if any {
+		m.again()
+	}
+}
+
+// again makes the copy that calls are judged by anew: what is settled, and what was
+// counted since. The caller holds mu.
+func (m *meters) again() {
+	m.live = m.settled.clone()
+	for _, e := range m.since {
+		m.live.apply(e, nil)
+	}
+}
+
 // judge judges a call by what was counted so far, and counts nothing.
 func (m *meters) judge(who meterEvent, policy *rules.Compiled, call rules.Call) rules.Verdict {
 	m.mu.Lock()
@@ -251,6 +336,7 @@ type taken struct {
 	event *meterEvent
 	meter *rules.Meter
 	cost  rules.Cost
+	began bool // the session began with it
 }
 
 // take judges a call and counts it when lets says that it may be forwarded, with
@@ -261,7 +347,8 @@ func (m *meters) take(e meterEvent, policy *rules.Compiled, call rules.Call, let
 	defer m.mu.Unlock()
 	e.what, e.policy = meterTake, policy
 	took := &taken{event: &e}
-	if policy == nil { // it is counted only if it is charged to a grant
+	if policy == nil {
+		e.what = meterUse
 		return rules.Verdict{Outcome: rules.Forwarded}, took
 	}
 	t := m.live.of(e.subject, e.server)
@@ -278,6 +365,7 @@ func (m *meters) take(e meterEvent, policy *rules.Compiled, call rules.Call, let
 		if !lets(verdict) {
 			return
 		}
+		took.began = meter.Began.IsZero()
 		took.meter, took.cost = meter, policy.Take(meter, call)
 		e.micros = took.cost.Micros
 	})
@@ -301,7 +389,11 @@ func (m *meters) giveBack(took *taken) {
 	if took.meter == nil {
 		return
 	}
-	t := m.live.of(took.event.subject, took.event.server)
+	t := m.live[policyKey{took.event.subject, took.event.server}]
+	if t == nil || t.sessions[took.event.launch] == nil || t.sessions[took.event.launch].meter != took.meter {
+		m.again() // it is counted elsewhere since, or nowhere
+		return
+	}
 	took.meter.Spent = t.spent
 	took.event.policy.Undo(took.meter, took.cost)
 	t.spent = took.meter.Spent
@@ -344,6 +436,10 @@ func (m *meters) settle(seq, last uint64) (charges map[string]uint64) {
 func (m *meters) forget(find findPolicy, open func(launch string) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	waits := map[policyKey]bool{} // of which something is to be counted yet
+	for _, e := range m.since {
+		waits[policyKey{e.subject, e.server}] = true
+	}
 	for _, ts := range []tallies{m.live, m.settled} {
 		for k, t := range ts {
 			none := find(k.subject, k.server) == nil
@@ -351,8 +447,8 @@ func (m *meters) forget(find findPolicy, open func(launch string) bool) {
 				return s.relays == 0 && (none || launch != "" && !open(launch))
 			})
 			if none {
-				t.spent = 0
-				if len(t.sessions) == 0 && t.killedBy == "" {
+				t.reset()
+				if len(t.sessions) == 0 && t.killedBy == "" && !waits[k] {
 					delete(ts, k)
 				}
 			}
@@ -386,30 +482,8 @@ func (m *meters) of(subject, server string) []*operatorv1.PolicyMeter {
 	return all
 }
 
-// reset sets what was counted for a subject around a server to nothing, also what
-// was spent and the kill of a session. A hosted server that a rule has stopped runs
-// again when it is restarted. The entry that tells of it is of kind policy.reset and in
-// the log already.
-func (m *meters) reset(subject, server string) {
-	m.note(meterEvent{what: meterReset, subject: subject, server: server})
-}
-
-// revive lifts the kills around a server, of all subjects where none is named. The
-// entry that tells of it is of kind server.restart, names the same, and is in the log
-// already.
-func (m *meters) revive(server, subject string) {
-	m.note(meterEvent{what: meterRevive, server: server, subject: subject})
-}
-
-// leave lifts every kill of a subject that was removed: a later one of its name is
-// another one. The entry that tells of it is of kind subject.remove and in the log
-// already.
-func (m *meters) leave(subject string) {
-	m.note(meterEvent{what: meterLeave, subject: subject})
-}
-
 // deadline is when a session has lasted as long as its policy lets it, and what
-// happens then; zero: never. One that has not begun begins now.
+// happens then; zero: never. A session begins with its first forwarded call.
 func (m *meters) deadline(who meterEvent, policy *rules.Compiled) (time.Time, rules.Action) {
 	if policy == nil {
 		return time.Time{}, ""
@@ -420,9 +494,14 @@ func (m *meters) deadline(who meterEvent, policy *rules.Compiled) (time.Time, ru
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	t := m.live.of(who.subject, who.server)
-	s := t.session(who.launch, policy.LimitsVersion())
-	s.meter.Begin(who.at)
+	t := m.live[policyKey{who.subject, who.server}]
+	if t == nil {
+		return time.Time{}, ""
+	}
+	s := t.sessions[who.launch]
+	if s == nil || s.meter == nil || s.limits != policy.LimitsVersion() || s.meter.Began.IsZero() {
+		return time.Time{}, ""
+	}
 	return s.meter.Began.Add(limit), action
 }
 

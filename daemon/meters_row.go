@@ -19,7 +19,7 @@ import (
 // entry as the uses beside them:
 //
 //	{"v":1,
-//	 "tallies":[{"subject":…,"server":…,"spent":…,"killedBy":…,            spent in millionths
+//	 "tallies":[{"subject":…,"server":…,"spent":…,"killedBy":…,"over":…,   spent in millionths; over: its policy was removed
 //	             "sessions":[{"launch":…,"limits":…,"idle":…,"meter":…}]}], meter: base64 of what package rules writes;
 //	                                                                     limits: empty when nothing was counted yet
 //	 "events":[{"what":…,"subject":…,"server":…,"launch":…,"tool":…,"at":…,
@@ -38,6 +38,7 @@ type storedTally struct {
 	Server   string          `json:"server"`
 	Spent    uint64          `json:"spent,omitempty"`
 	KilledBy string          `json:"killedBy,omitempty"`
+	Over     bool            `json:"over,omitempty"`
 	Sessions []storedSession `json:"sessions,omitempty"`
 }
 
@@ -68,7 +69,7 @@ func (m *meters) encode(now time.Time) []byte {
 	defer m.mu.Unlock()
 	row := storedMeters{V: 1}
 	for k, t := range m.settled {
-		one := storedTally{Subject: k.subject, Server: k.server, Spent: t.spent, KilledBy: t.killedBy}
+		one := storedTally{Subject: k.subject, Server: k.server, Spent: t.spent, KilledBy: t.killedBy, Over: t.over}
 		for _, launch := range slices.Sorted(maps.Keys(t.sessions)) {
 			s := t.sessions[launch]
 			stored := storedSession{Launch: launch, Limits: s.limits, Idle: s.idle.UnixMilli()}
@@ -85,7 +86,7 @@ func (m *meters) encode(now time.Time) []byte {
 			}
 			one.Sessions = append(one.Sessions, stored)
 		}
-		if one.Spent > 0 || one.KilledBy != "" || len(one.Sessions) > 0 {
+		if one.Spent > 0 || one.KilledBy != "" || one.Over || len(one.Sessions) > 0 {
 			row.Tallies = append(row.Tallies, one)
 		}
 	}
@@ -122,7 +123,7 @@ func (row storedMeters) tallies() (tallies, error) {
 	ts := tallies{}
 	for _, one := range row.Tallies {
 		t := ts.of(one.Subject, one.Server)
-		t.spent, t.killedBy = one.Spent, one.KilledBy
+		t.spent, t.killedBy, t.over = one.Spent, one.KilledBy, one.Over
 		for _, s := range one.Sessions {
 			meter, err := rules.ParseMeter(s.Meter)
 			if err != nil {
@@ -189,6 +190,9 @@ func meterEventOf(e audit.Entry) *meterEvent {
 	event := &meterEvent{seq: e.Seq, subject: e.SubjectID, server: e.Server, launch: e.LaunchID, tool: e.Tool, at: e.Timestamp}
 	switch e.Kind {
 	case kindRunRelay:
+		if e.Decision != decisionAllow {
+			return nil
+		}
 		event.what = meterOpen
 	case audit.Call:
 		kill, killed := strings.CutPrefix(e.Cause, killWord)
@@ -198,6 +202,9 @@ func meterEventOf(e audit.Entry) *meterEvent {
 			return nil
 		case e.Decision == decisionAllow:
 			event.what, event.micros, event.grant = meterTake, e.Count, e.GrantID
+			if e.Policy == "" {
+				event.what = meterUse
+			}
 		case e.Decision == decisionDeny && killed:
 			event.what, event.killedBy = meterKill, policyNamed(kill)
 		case e.Decision == decisionDeny && stopped:
@@ -214,11 +221,18 @@ func meterEventOf(e audit.Entry) *meterEvent {
 		}
 	case kindServerKill:
 		event.what, event.killedBy = meterStop, e.Policy
-	case kindPolicyReset, kindPolicyRemove:
+	case kindPolicyReset:
 		event.what = meterReset
-	case kindServerRestart, kindServerRemove:
+	case kindPolicyRemove:
+		event.what = meterRemove
+	case audit.OpIntent:
+		if e.Action != string(kindPolicySet) {
+			return nil
+		}
+		event.what = meterSet // it may be in force from here on
+	case kindServerRestart, kindServerRemove, kindServerAdd:
 		event.what = meterRevive
-	case kindSubjectRemove:
+	case kindSubjectRemove, kindSubjectAdd:
 		event.what = meterLeave
 	default:
 		return nil

@@ -38,10 +38,10 @@ func meterPolicy(t testing.TB) *rules.Compiled {
 func TestWhatWasCountedComesBack(t *testing.T) {
 	policy := meterPolicy(t)
 	rapid.Check(t, func(t *rapid.T) {
-		st := newState()
-		st.policies[policyKey{"s", "srv"}] = policy
-		st.mustPutSubject(grants.Subject{Name: "s"})
-		m := st.meters
+		m := newMeters()
+		inForce := policy // in force; nil: none is
+		find := func(string, string) *rules.Compiled { return inForce }
+		open := func(string) bool { return true }
 		var log []audit.Entry
 		uses := map[string]uint64{}
 		now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -54,6 +54,16 @@ func TestWhatWasCountedComesBack(t *testing.T) {
 		var at uint64
 		var row []byte
 		var marked map[string]uint64
+		var owed []audit.Entry // what the operator did, and is about to be in force
+		heard := func() {
+			m.heard(owed)
+			for _, e := range owed {
+				if e.Kind == kindPolicyRemove {
+					inForce = nil
+				}
+			}
+			owed = nil
+		}
 
 		for _, launch := range []string{"", "launch"} { // calls come on relays
 			event := meterEvent{what: meterOpen, subject: "s", server: "srv", launch: launch, policy: policy}
@@ -64,7 +74,15 @@ func TestWhatWasCountedComesBack(t *testing.T) {
 			launch := rapid.SampledFrom([]string{"", "launch"}).Draw(t, "launch")
 			tool := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "tool")
 			event := meterEvent{subject: "s", server: "srv", launch: launch, tool: tool, policy: policy}
-			switch rapid.IntRange(0, 8).Draw(t, "step") {
+			event.policy = inForce
+			version := ""
+			if inForce != nil {
+				version = inForce.Version()
+			}
+			if rapid.IntRange(0, 2).Draw(t, "heard") == 0 {
+				heard()
+			}
+			switch rapid.IntRange(0, 10).Draw(t, "step") {
 			case 0:
 				event.what = meterOpen
 				event.seq, event.at = entry(audit.Entry{Kind: kindRunRelay, LaunchID: launch})
@@ -74,8 +92,8 @@ func TestWhatWasCountedComesBack(t *testing.T) {
 				if fails { // of a tool whose breaker never remembers when it was asked for
 					tool, event.tool = "c", "c"
 				}
-				event.seq, event.at = entry(audit.Entry{Kind: audit.Call, LaunchID: launch, Tool: tool, Decision: decisionAllow})
-				_, took := m.take(event, policy, rules.Call{Tool: tool, Now: event.at}, func(rules.Verdict) bool { return true })
+				event.seq, event.at = entry(audit.Entry{Kind: audit.Call, LaunchID: launch, Tool: tool, Decision: decisionAllow, Policy: version})
+				_, took := m.take(event, inForce, rules.Call{Tool: tool, Now: event.at}, func(rules.Verdict) bool { return true })
 				log[event.seq-1].Count = took.event.micros
 				if fails { // the log did not take it
 					log = log[:len(log)-1]
@@ -96,25 +114,38 @@ func TestWhatWasCountedComesBack(t *testing.T) {
 				})
 				m.note(event)
 			case 6:
-				entry(audit.Entry{Kind: "policy.reset"})
-				m.last = uint64(len(log))
-				m.reset("s", "srv")
+				entry(audit.Entry{Kind: kindPolicyReset})
+				owed = append(owed, log[len(log)-1])
 			case 7:
 				entry(audit.Entry{Kind: kindServerRestart})
-				m.last = uint64(len(log))
-				m.revive("srv", "")
+				owed = append(owed, log[len(log)-1])
+			case 9:
+				if heard(); inForce != nil {
+					entry(audit.Entry{Kind: kindPolicyRemove})
+					owed = append(owed, log[len(log)-1])
+				}
+			case 10:
+				heard()
+				entry(audit.Entry{Kind: audit.OpIntent, Action: string(kindPolicySet)})
+				m.note(*meterEventOf(log[len(log)-1]))
+				inForce = policy
 			case 8: // the vault is written, as of an entry that is durable
+				heard()
 				at = rapid.Uint64Range(at, uint64(len(log))).Draw(t, "durable")
 				marked = map[string]uint64{"g": uses["g"]}
 				for id, n := range m.settle(at, uint64(len(log))) {
 					marked[id] -= n
 				}
+				m.forget(find, open)
 				row = m.encode(now)
 			}
 		}
+		heard()
 
 		again := newState()
-		again.policies = st.policies
+		if inForce != nil {
+			again.policies[policyKey{"s", "srv"}] = inForce
+		}
 		again.mustPutSubject(grants.Subject{Name: "s"})
 		again.mustPutGrant(grants.Grant{ID: "g", Subject: "s", Pattern: grants.Pattern{Action: grants.Call, Prefix: true}, Effect: grants.Allow, Uses: 1000})
 		again.uses["g"] = marked["g"]
@@ -137,11 +168,18 @@ func TestWhatWasCountedComesBack(t *testing.T) {
 		if again.uses["g"] != uses["g"] {
 			t.Errorf("the grant was used %d times, and comes back with %d", uses["g"], again.uses["g"])
 		}
+		m.forget(find, open)
+		again.meters.forget(find, open)
 		got, want := spoken(again.meters.live), spoken(m.live)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("what was counted (-before +after):\n%s", diff)
 		}
 		again.meters.settle(uint64(len(log)), uint64(len(log)))
+		m.settle(uint64(len(log)), uint64(len(log)))
+		m.forget(find, open)
+		if diff := cmp.Diff(want, spoken(m.settled)); diff != "" {
+			t.Errorf("the copy for the vault of the one who counted (-want +got):\n%s", diff)
+		}
 		if diff := cmp.Diff(want, spoken(again.meters.settled)); diff != "" {
 			t.Errorf("the copy for the vault (-before +after):\n%s", diff)
 		}

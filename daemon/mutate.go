@@ -116,10 +116,14 @@ func (j *journal) Intent(generation uint64, digest [32]byte) (vault.Checkpoint, 
 		e := *effect
 		e.Action = string(e.Kind)
 		e.Kind, e.Generation, e.Digest = audit.OpIntent, generation, audit.Hash(digest)
-		ticket, err := j.d.log().AppendOperator(func(uint64, time.Time) (audit.Entry, error) {
+		ticket, err := j.d.log().AppendOperator(func(seq uint64, now time.Time) (audit.Entry, error) {
 			if i == 0 {
 				j.apply(j.change.restrict)
 				j.intended = true
+			}
+			e.Seq, e.Timestamp = seq, now
+			if event := meterEventOf(e); event != nil {
+				j.st.meters.note(*event)
 			}
 			return e, nil
 		})
@@ -150,6 +154,7 @@ func (j *journal) Applied(generation uint64, digest [32]byte) error {
 	}
 	durable, _ := j.d.log().Durable()
 	j.d.heads.changed(durable.Seq)
+	j.st.meters.heard(entries)
 	j.apply(j.change.permit)
 	return nil
 }
@@ -163,11 +168,16 @@ func (j *journal) apply(fn func(*state)) {
 	fn(j.st)
 }
 
-// recordAll appends entries in order and waits for the last.
+// recordAll appends entries in order, says in them which place they have, and waits
+// for the last.
 func (d *Daemon) recordAll(entries []audit.Entry) error {
 	var last audit.Ticket
-	for _, e := range entries {
-		ticket, err := d.log().AppendOperator(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
+	for i := range entries {
+		e := &entries[i]
+		ticket, err := d.log().AppendOperator(func(seq uint64, now time.Time) (audit.Entry, error) {
+			e.Seq, e.Timestamp = seq, now
+			return *e, nil
+		})
 		if err != nil {
 			return err
 		}
@@ -213,6 +223,7 @@ func (d *Daemon) settle() error {
 		return wire.Deny(wire.AuditFailed)
 	}
 	d.changing.owed = nil
+	d.state().meters.heard(o.entries)
 	defer d.followChange(d.subjectUIDs())
 	if o.permit != nil {
 		(&journal{st: d.state()}).apply(o.permit)

@@ -408,13 +408,28 @@ func (o operator) RestartServer(ctx context.Context, req *operatorv1.RestartServ
 	e := o.entry(ctx, kindServerRestart)
 	e.Server, e.SubjectID = name, req.GetSubject()
 	accountFor(ctx)
-	if err := d.recordWith(ctx, (*audit.Log).RecordOperator, *e); err != nil {
+	if err := d.revive(*e); err != nil {
 		return nil, err
 	}
-	d.state().meters.revive(name, req.GetSubject())
 	n := d.hosts.restart(name, req.GetSubject())
 	d.hub.listChanged()
 	return &operatorv1.RestartServerResponse{Processes: n}, nil
+}
+
+// revive lets servers run again that a rule has stopped, once the entry that says so is
+// durable.
+func (d *Daemon) revive(e audit.Entry) error {
+	d.changing.mu.Lock()
+	defer d.changing.mu.Unlock()
+	if d.log() == nil {
+		return wire.Deny(wire.AuditFailed)
+	}
+	entries := []audit.Entry{e}
+	if err := d.recordAll(entries); err != nil {
+		return wire.Deny(wire.AuditFailed)
+	}
+	d.state().meters.heard(entries)
+	return nil
 }
 
 // ReadServerLogs streams what the processes of a server wrote.

@@ -250,6 +250,5 @@ func (o operator) subjectRemoval(ctx context.Context, st *state, name string, go
 			return tx.Delete(bucketSubjects, name)
 		},
 		restrict: func(st *state) { revoke.restrict(st); st.set.RemoveSubject(name) },
-		permit:   func(st *state) { st.meters.leave(name) },
 	}
 }

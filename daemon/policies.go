@@ -115,10 +115,7 @@ func (o operator) policyRemoval(ctx context.Context, p rules.Policy) change {
 	return change{
 		effects: []*audit.Entry{e},
 		write:   func(tx *vault.Tx) error { return tx.Delete(bucketPolicies, keyOfPolicy(&p).row()) },
-		permit: func(st *state) {
-			delete(st.policies, keyOfPolicy(&p))
-			st.meters.reset(p.Subject, p.Server)
-		},
+		permit:  func(st *state) { delete(st.policies, keyOfPolicy(&p)) },
 	}
 }
 
@@ -129,8 +126,7 @@ func (o operator) policyReset(ctx context.Context, compiled *rules.Compiled) cha
 	e.SubjectID, e.Server, e.Policy = p.Subject, p.Server, compiled.Version()
 	return change{
 		effects: []*audit.Entry{e},
-		write:   func(*vault.Tx) error { return nil }, // the log and the counters are all that knows of it
-		permit:  func(st *state) { st.meters.reset(p.Subject, p.Server) },
+		write:   func(*vault.Tx) error { return nil }, // the log and the counters are all that knows of it: see meters.heard
 	}
 }
 

@@ -65,6 +65,7 @@ type relay struct {
 	placed chan placedCall // has it, and is not durable yet
 	killed chan string     // policy
 	heard  chan struct{}   // the server's tools have come
+	lasts  chan struct{}   // the session has begun, and may have to end
 	begun  chan struct{}   // closed when what is read can be dealt with
 	read   chan error      // why nothing more is read
 
@@ -75,6 +76,8 @@ type relay struct {
 	calls map[uint64]*relayCall // that are being judged, or on their way
 	offer *offer                // of a wrapped server; nil: it has not said
 	holds int64                 // bytes of relays, for offer
+
+	counted *state // where it is counted as open; of begin, serve and close alone
 
 	// Of the reader alone, until it is done.
 	ending *endPieces
@@ -89,7 +92,7 @@ func (b broker) Relay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, bro
 	s := &relay{
 		d: d, stream: stream, ctx: ctx, cancel: cancel,
 		out: make(chan outgoing, 16), placed: make(chan placedCall, maxJudging), killed: make(chan string, 1),
-		heard: make(chan struct{}, 1), begun: make(chan struct{}), read: make(chan error, 1), calls: map[uint64]*relayCall{},
+		heard: make(chan struct{}, 1), lasts: make(chan struct{}, 1), begun: make(chan struct{}), read: make(chan error, 1), calls: map[uint64]*relayCall{},
 	}
 	first := make(chan *brokerv1.RelayRequest)
 	go s.reader(first)
@@ -141,6 +144,7 @@ func (s *relay) begin(open *brokerv1.RelayOpen) error {
 	}
 	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
 	st := d.state()
+	s.counted = st
 	opened := meterEvent{what: meterOpen, subject: r.subject, server: s.server, launch: r.launchID(), policy: st.policyOf(r.subject, s.server)}
 	noted := false
 	ticket, err := d.log().Append(func(seq uint64, now time.Time) (audit.Entry, error) {
@@ -153,7 +157,7 @@ func (s *relay) begin(open *brokerv1.RelayOpen) error {
 	}
 	if err != nil {
 		if noted {
-			s.left(st)
+			s.left()
 		}
 		return wire.Deny(wire.AuditFailed)
 	}
@@ -161,9 +165,10 @@ func (s *relay) begin(open *brokerv1.RelayOpen) error {
 	return nil
 }
 
-// left counts that the stream is over.
-func (s *relay) left(st *state) {
-	st.meters.note(meterEvent{what: meterClose, subject: s.run.subject, server: s.server, launch: s.run.launchID(), at: s.d.clock.now()})
+// left counts that the stream is over, where it was counted that it is open: what is
+// in force now may have been read from the vault since, and not know of it.
+func (s *relay) left() {
+	s.counted.meters.note(meterEvent{what: meterClose, subject: s.run.subject, server: s.server, launch: s.run.launchID(), at: s.d.clock.now()})
 }
 
 // close ends what is still on its way: nobody waits for it any more.
@@ -199,7 +204,33 @@ func (s *relay) close() {
 	for _, one := range going {
 		one.end(rules.EndCancelled, nil, false)
 	}
-	s.left(s.d.state())
+	s.left()
+}
+
+// moved counts the stream as open in what is in force now, where that was read from
+// the vault since.
+func (s *relay) moved() {
+	if st := s.d.state(); st.open && st != s.counted {
+		s.counted = st
+		st.meters.note(meterEvent{
+			what: meterOpen, subject: s.run.subject, server: s.server, launch: s.run.launchID(), at: s.d.clock.now(),
+			policy: st.policyOf(s.run.subject, s.server),
+		})
+	}
+}
+
+// outlawed refuses a wrapped stream to go on once a hosted server has its name, in the
+// same words as a new one.
+func (s *relay) outlawed() error {
+	if s.hosted || !s.d.state().isHosted(s.server) {
+		return nil
+	}
+	e := s.run.entry(kindRunRelay)
+	e.Server, e.Decision, e.ReasonCode, e.Cause = s.server, decisionDeny, string(wire.AccessDenied), causeHosted
+	if err := s.d.recordDenial(s.ctx, s.run.peer, e); err != nil {
+		return err
+	}
+	return wire.Deny(wire.AccessDenied)
 }
 
 // serve goes on until the client, the run, policy or the daemon ends it.
@@ -207,6 +238,10 @@ func (s *relay) serve() error {
 	d, r := s.d, s.run
 	w := d.hub.watch(r.subject)
 	defer d.hub.unwatch(w)
+	if err := s.outlawed(); err != nil { // since it was opened
+		return err
+	}
+	s.moved()
 	written := make(chan struct{})
 	go s.writer(written)
 	var methods []string
@@ -259,7 +294,13 @@ func (s *relay) serve() error {
 			s.arm(timer)
 		case <-w.dirty:
 			w.take()
+			if err := s.outlawed(); err != nil {
+				return err
+			}
+			s.moved()
 			told = s.tell(told)
+			s.arm(timer)
+		case <-s.lasts:
 			s.arm(timer)
 		case <-s.heard:
 			told = s.tell(nil) // in any case: the other side waits for it before it shows what its server lists

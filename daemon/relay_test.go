@@ -788,9 +788,12 @@ func TestRuntimeIsATimer(t *testing.T) {
 	d := daemontest.Start(t)
 	run := worker(t, d)
 	applyRules(t, d, "version: 1\npolicies: [{subject: worker, server: srv, rules: {global: {on_violation: kill}, limits: {max_runtime_seconds: 1}}}]\n")
-	r := relayOf(t, run, "srv")
-	equal(t, "the end", r.over(), wire.Allowed)
-	equal(t, "the policy", r.kill.GetPolicy(), "MaxRuntimePolicy")
+	r, other := relayOf(t, run, "srv"), relayOf(t, run, "srv")
+	equal(t, "the first call", said(r.call("ok", "{}")), "forward")
+	for _, r := range []*relay{r, other} {
+		equal(t, "the end", r.over(), wire.Allowed)
+		equal(t, "the policy", r.kill.GetPolicy(), "MaxRuntimePolicy")
+	}
 }
 
 func TestMethods(t *testing.T) {

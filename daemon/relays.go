@@ -124,6 +124,20 @@ func (rs *relays) kill(subject, server, launch string, stopped bool, policy stri
 	}
 }
 
+// lasts tells the streams of a session that it has begun.
+func (rs *relays) lasts(subject, server, launch string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for s := range rs.open {
+		if s.run.subject == subject && s.server == server && s.run.launchID() == launch {
+			select {
+			case s.lasts <- struct{}{}:
+			default: // it is told already
+			}
+		}
+	}
+}
+
 // count is the number of open streams.
 func (rs *relays) count() int {
 	rs.mu.Lock()

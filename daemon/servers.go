@@ -28,6 +28,12 @@ func (s *state) server(name string) (grants.Server, bool) {
 	return server, ok
 }
 
+// isHosted reports whether the daemon runs the server of that name. It takes mu.
+func (s *state) isHosted(name string) bool {
+	server, ok := s.server(name)
+	return ok && server.Hosted
+}
+
 // given reports whether there is a resource that a server may be given: what is
 // personal goes only to what its own operator has said how to run. The caller holds mu.
 func (s *state) given(server *grants.Server, name string) bool {
@@ -94,15 +100,17 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 			return tx.Put(bucketServers, server.Name, row)
 		},
 		restrict: func(st *state) {
-			switch {
-			case kind == kindServerAdd: // what an agent said of one that it wrapped
-				d.offers.forget(server.Name)
-				d.hosts.logs.forget(server.Name)
-			case another: // nothing is run the old way any more
+			if another { // nothing is run the old way any more
 				delete(st.servers, server.Name)
 			}
 		},
-		permit: func(st *state) { st.servers[server.Name] = server },
+		permit: func(st *state) {
+			st.servers[server.Name] = server
+			if kind == kindServerAdd { // what agents said of one that they wrapped
+				d.offers.forget(server.Name)
+				d.hosts.logs.forget(server.Name)
+			}
+		},
 		after:  func() { d.hub.listChanged() },
 	})
 }
@@ -129,7 +137,7 @@ func (o operator) serverRemoval(ctx context.Context, st *state, name string) cha
 			delete(st.servers, name)
 			d.offers.forget(name)
 		},
-		permit: func(st *state) { forgotten.permit(st); st.meters.revive(name, "") },
+		permit: forgotten.permit,
 		after:  func() { d.hub.listChanged() },
 	}
 }
