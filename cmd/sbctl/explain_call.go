@@ -131,7 +131,7 @@ func listSteps(p *operatorv1.Policy, tool string, now time.Time) []policy.Attemp
 	if err != nil {
 		return nil
 	}
-	attempt, err := trial.Call(tool, nil, now)
+	attempt, err := trial.Call(tool, nil, policy.EndOK, now)
 	if err != nil {
 		return nil
 	}

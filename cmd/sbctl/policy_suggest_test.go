@@ -44,15 +44,15 @@ func TestSuggestedPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err := trial.Call("merge", nil, start); err != nil || a.Decision != "pending" {
+	if a, err := trial.Call("merge", nil, policy.EndOK, start); err != nil || a.Decision != "pending" {
 		t.Errorf("what a person approved: %s %v", a.Decision, err)
 	}
 	for i, want := range []string{"forward", "forward", "forward", "block"} {
-		if a, err := trial.Call("search", nil, start.Add(time.Duration(i)*time.Minute)); err != nil || a.Decision != want {
+		if a, err := trial.Call("search", nil, policy.EndOK, start.Add(time.Duration(i)*time.Minute)); err != nil || a.Decision != want {
 			t.Errorf("call %d: %s %v, want %s", i+1, a.Decision, err, want)
 		}
 	}
-	if a, err := trial.Call("del", nil, start); err != nil || a.Decision != "block" {
+	if a, err := trial.Call("del", nil, policy.EndOK, start); err != nil || a.Decision != "block" {
 		t.Errorf("what was refused: %s %v", a.Decision, err)
 	}
 }

@@ -68,7 +68,7 @@ func (p *parser) checkProfiles() {
 			p.report(line, "profile %s: no subject %q; declare it under subjects", name, one.Subject)
 		}
 		for _, tool := range one.Tools {
-			if _, ok := p.tool(tool); !ok && !grants.IsBuiltin(tool) {
+			if _, ok := p.tool(tool); !ok && !grants.IsBuiltin(tool) && !p.env.Elsewhere {
 				p.report(p.places[place{AProfile, name, tool}], "profile %s: no tool %q; declare it under tools", name, tool)
 			}
 		}
@@ -150,7 +150,7 @@ func (p *parser) knowsSubject(name string) bool {
 	if !known && p.env.Current != nil {
 		_, known = p.env.Current.Subjects[name]
 	}
-	return known
+	return known || p.env.Elsewhere
 }
 
 func (p *parser) resource(name string) (Resource, bool) {
@@ -158,7 +158,7 @@ func (p *parser) resource(name string) (Resource, bool) {
 	if !known && p.env.Current != nil {
 		r, known = p.env.Current.Resources[name]
 	}
-	return r, known
+	return r, known || p.env.Elsewhere
 }
 
 func (p *parser) lintDisclosure(g *grants.Grant, line int) {

@@ -23,6 +23,9 @@ type Env struct {
 	// Current is the state whose resources, subjects and tools a grant or profile
 	// may name beside those of the document. Nil: only those of the document.
 	Current *Document
+	// Elsewhere takes what is named for being declared elsewhere, so that a part of a
+	// state can be tried by itself. Never for what is applied.
+	Elsewhere bool
 }
 
 // Parse reads one document. A refused one is a [*Error].

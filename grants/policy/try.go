@@ -15,6 +15,16 @@ const (
 	TryKill    = "kill" // blocked, and the session with it
 )
 
+// End is how a call that was forwarded in a [Trial] ended.
+type End string
+
+// Ends of a call.
+const (
+	EndOK        End = "ok"
+	EndError     End = "error"     // an error, or a result that says isError
+	EndTransport End = "transport" // no answer
+)
+
 // Trial judges calls by one policy of a document as the daemon would, counting in a
 // session of its own: for trying a policy before it is applied. It looks at no
 // grants and at no pins. It belongs to one goroutine.
@@ -33,6 +43,7 @@ type Attempt struct {
 	Warned   []string // policies that noted something without stopping the call
 	Observed bool     // the rules only log at that time: the call is forwarded whatever Decision says
 	Spent    uint64   // of the budget so far, in millionths of its unit
+	End      End      // of a call that was forwarded; else empty
 	Trace    []AttemptStep
 }
 
@@ -58,10 +69,14 @@ func (d *Document) Try(key Pair, resolve func(path string) (string, error)) (*Tr
 	return &Trial{compiled: compiled}, nil
 }
 
-// Call judges one call, and counts it when it is forwarded, in an instant and with
-// success. arguments is one JSON object, or nothing; the error says what is wrong
+// Call judges one call, and counts it when it is forwarded: it ends in an instant, as
+// end says. arguments is one JSON object, or nothing; the error says what is wrong
 // with it, and then nothing was judged.
-func (t *Trial) Call(tool string, arguments []byte, now time.Time) (Attempt, error) {
+func (t *Trial) Call(tool string, arguments []byte, end End, now time.Time) (Attempt, error) {
+	ended, known := map[End]rules.End{EndOK: rules.EndOK, EndError: rules.EndError, EndTransport: rules.EndTransport}[end]
+	if !known {
+		return Attempt{}, fmt.Errorf("a call ends ok, with error or with transport, not with %q", end)
+	}
 	args, err := rules.ParseArgs(arguments)
 	if err != nil {
 		return Attempt{}, err
@@ -87,7 +102,8 @@ func (t *Trial) Call(tool string, arguments []byte, now time.Time) (Attempt, err
 	}
 	if a.Decision == TryForward || a.Observed {
 		t.compiled.Take(&t.meter, call)
-		t.compiled.Settle(&t.meter, tool, rules.EndOK, now)
+		t.compiled.Settle(&t.meter, tool, ended, now)
+		a.End = end
 	}
 	a.Spent = t.meter.Spent
 	return a, nil
