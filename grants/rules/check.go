@@ -68,6 +68,7 @@ type checker struct {
 	policy     *Policy
 	wrong, odd []Problem
 	first      map[string]int // the first rule of each id
+	programs   int            // instructions of all patterns so far
 }
 
 func (c *checker) report(where, format string, args ...any) {
@@ -322,9 +323,13 @@ func (c *checker) checkMatchers(at string, all map[string]Matcher) {
 			c.report(where, "the name of an argument is 1 to %d bytes; one that starts with / is a JSON pointer, in which ~0 stands for ~ and ~1 for /", maxKey)
 		}
 		m := all[key]
-		if err := m.check(); err != nil {
+		size, err := m.check()
+		if err != nil {
 			c.report(where, "%v", err)
 			continue
+		}
+		if c.programs += size; c.programs > maxPrograms && c.programs-size <= maxPrograms {
+			c.report(where, "the patterns of a policy are too large together, from this one on")
 		}
 		if m.Regex != "" && isPathLike(key) {
 			c.warn(where, "a regex sees text, and /data/../etc/passwd begins with /data/: path is the matcher for files")
@@ -346,8 +351,9 @@ func isPathLike(key string) bool {
 	return false
 }
 
-// check returns what is wrong with a matcher.
-func (m *Matcher) check() error {
+// check returns what is wrong with a matcher, and how many instructions its pattern
+// becomes.
+func (m *Matcher) check() (size int, err error) {
 	set := 0
 	for _, is := range []bool{m.Regex != "", m.Exact != nil, m.OneOf != nil, m.Prefix != nil, m.Path != nil, m.Host != nil} {
 		if is {
@@ -355,39 +361,38 @@ func (m *Matcher) check() error {
 		}
 	}
 	if set != 1 {
-		return errors.New("a matcher is a pattern, or one of regex, exact, oneOf, prefix, path and host")
+		return 0, errors.New("a matcher is a pattern, or one of regex, exact, oneOf, prefix, path and host")
 	}
 	if m.Regex != "" {
-		_, err := compilePattern(m.Regex)
-		return err
+		return checkPattern(m.Regex)
 	}
 	texts := slices.Concat(m.OneOf, m.Prefix, m.Path, m.Host)
 	if m.Exact != nil {
 		texts = append(texts, *m.Exact)
 	}
 	if len(texts) == 0 || len(texts) > maxChoices {
-		return fmt.Errorf("a matcher takes from 1 to %d texts", maxChoices)
+		return 0, fmt.Errorf("a matcher takes from 1 to %d texts", maxChoices)
 	}
 	for i, text := range texts {
 		switch {
 		case isLong(text) || !utf8.ValidString(text):
-			return fmt.Errorf("the rule can never match: a value of more than %d characters is not looked at", maxValue)
+			return 0, fmt.Errorf("the rule can never match: a value of more than %d characters is not looked at", maxValue)
 		case slices.Contains(texts[:i], text):
-			return errors.New("a text is there twice")
+			return 0, errors.New("a text is there twice")
 		case m.Prefix != nil && text == "":
-			return errors.New("an empty prefix is one of everything")
+			return 0, errors.New("an empty prefix is one of everything")
 		case m.Path != nil:
 			if path.Clean(text) != text || strings.HasPrefix(text, "..") && !strings.HasPrefix(text, "...") || strings.HasPrefix(text, "~") || strings.ContainsRune(text, 0) {
-				return errors.New("a path is absolute, or relative without .. and ~, and clean")
+				return 0, errors.New("a path is absolute, or relative without .. and ~, and clean")
 			}
 		case m.Host != nil:
 			host, ok := canonicalHost(strings.TrimPrefix(text, "*."))
 			if !ok || host != strings.TrimPrefix(text, "*.") {
-				return errors.New("a host is the name of one in lower case or an address, without a scheme or a port; *.example.com is every one below example.com")
+				return 0, errors.New("a host is the name of one in lower case or an address, without a scheme or a port; *.example.com is every one below example.com")
 			}
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 // contradiction returns an argument that can never be what a rule wants of it: the

@@ -118,3 +118,27 @@ func TestMuchIsRefusedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Patterns stay in memory, so that a policy has as much of them as fits there.
+func TestPatternsTogether(t *testing.T) {
+	rulesWith := func(n int) Policy {
+		r := Rules{OnViolation: Block}
+		for i := range n {
+			deny := map[string]Matcher{}
+			for j := range 10 {
+				deny[fmt.Sprintf("a%d", j)] = Matcher{Regex: fmt.Sprintf("%s%d", strings.Repeat("x{0,30}", 60), i)}
+			}
+			r.Security.Granular = append(r.Security.Granular, Rule{Tool: "t", Action: Block, DenyIf: deny})
+		}
+		return policy(r)
+	}
+	some := rulesWith(4)
+	if err := some.Validate(); err != nil {
+		t.Errorf("a policy with some: %v", err)
+	}
+	many := rulesWith(40)
+	wrong, _ := many.Check()
+	if len(wrong) != 1 || !strings.Contains(wrong[0].Text, "too large together") {
+		t.Errorf("a policy with too many: %+v", wrong)
+	}
+}

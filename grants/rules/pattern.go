@@ -3,7 +3,6 @@ package rules
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"regexp/syntax"
 	"strconv"
 	"strings"
@@ -13,37 +12,39 @@ import (
 const (
 	maxPattern = 512  // characters in a pattern
 	maxProgram = 4096 // instructions that it may become: each may be tried at each character
+
+	maxPrograms = 1 << 19 // instructions of all patterns of one policy, which stay in memory
 )
 
-// compilePattern compiles a pattern of RE2. Patterns that repeat what repeats are
-// refused, as they are where such files come from, and so are those that nothing
-// matches.
-func compilePattern(pattern string) (*regexp.Regexp, error) {
+// checkPattern returns how many instructions a pattern of RE2 becomes. Patterns that
+// repeat what repeats are refused, as they are where such files come from, and so are
+// those that nothing matches.
+func checkPattern(pattern string) (size int, err error) {
 	switch {
 	case utf8.RuneCountInString(pattern) > maxPattern:
-		return nil, fmt.Errorf("a pattern is at most %d characters", maxPattern)
+		return 0, fmt.Errorf("a pattern is at most %d characters", maxPattern)
 	case !utf8.ValidString(pattern):
-		return nil, errors.New("a pattern is UTF-8 text")
+		return 0, errors.New("a pattern is UTF-8 text")
 	}
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
 		var e *syntax.Error
 		if errors.As(err, &e) {
-			return nil, fmt.Errorf("not a pattern of RE2: %s", e.Code)
+			return 0, fmt.Errorf("not a pattern of RE2: %s", e.Code)
 		}
-		return nil, errors.New("not a pattern of RE2")
+		return 0, errors.New("not a pattern of RE2")
 	}
 	if repeatsRepeat(pattern) {
-		return nil, errors.New("a pattern must not repeat what repeats itself, as in (a+)+")
+		return 0, errors.New("a pattern must not repeat what repeats itself, as in (a+)+")
 	}
 	program, err := syntax.Compile(parsed.Simplify())
 	switch {
 	case err != nil || len(program.Inst) > maxProgram:
-		return nil, errors.New("the pattern is too large")
+		return 0, errors.New("the pattern is too large")
 	case !canMatch(program):
-		return nil, errors.New("nothing can ever match the pattern")
+		return 0, errors.New("nothing can ever match the pattern")
 	}
-	return regexp.Compile(pattern)
+	return len(program.Inst), nil
 }
 
 // repeatsRepeat reports whether a group that holds a repetition is itself repeated.
