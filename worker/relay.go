@@ -30,6 +30,11 @@ const (
 	maxObject     = 1 << 20   // bytes of one tool of it
 	maxTools      = 1024      // tools of one server
 	maxInstructed = 64 << 10  // bytes of a server's instructions
+
+	// Of calls that TryBegin sends: so few, and so small, that the daemon's window has
+	// room for them whether it reads or not.
+	maxAtOnce      = 8
+	maxAtOnceBytes = 4 << 10
 )
 
 // Deadlines of a call. A daemon that judges answers within seconds; before it
@@ -219,8 +224,17 @@ type Relay struct {
 	told    chan struct{} // closed when tools come
 
 	outcomes []*brokerv1.RelayRequest // that wait to be said
-	flusher  *time.Timer              // says them; nil while there are none
-	err      *wire.Error              // set before over is closed
+	flusher  *time.Timer              // says them
+	flushes  bool                     // it runs
+
+	// One timer for all that has to come in time: it is set to the earliest, and looks
+	// then. That is seldom, and nothing has to be set and stopped for each call.
+	watchdog  *time.Timer
+	watched   time.Time                  // when it looks; zero: never
+	deciding  map[*RelayPending]struct{} // with Decided, and nobody was told yet
+	sendBegan time.Time                  // of the send under way; zero: there is none
+
+	err *wire.Error // set before over is closed
 }
 
 // RelayPending is a call that the daemon judges.
@@ -246,7 +260,7 @@ type RelayPending struct {
 
 	// Of a call with Decided.
 	told    sync.Once
-	late    *time.Timer
+	due     time.Time // guarded by relay.mu: when nobody waits for the verdict any more
 	stopCtx func() bool
 	given   error // guarded by relay.mu: why nobody waits for the verdict any more
 }
@@ -266,7 +280,14 @@ func (r *Run) Relay(ctx context.Context, config RelayConfig) (*Relay, error) {
 	relay := &Relay{
 		run: r, config: config, cancel: cancel, over: make(chan struct{}), calls: make(chan struct{}, maxRelayCalls),
 		sending: make(chan struct{}, 1), pieces: make(chan struct{}, 1), waiting: map[uint64]*RelayPending{}, told: make(chan struct{}),
+		deciding: map[*RelayPending]struct{}{},
 	}
+	relay.mu.Lock()
+	relay.watchdog = time.AfterFunc(sendDeadline, relay.look)
+	relay.flusher = time.AfterFunc(outcomeDelay, func() { _ = relay.flush(context.Background()) })
+	relay.watchdog.Stop()
+	relay.flusher.Stop()
+	relay.mu.Unlock()
 	opening, opened := context.WithTimeout(ctx, openDeadline)
 	defer opened()
 	stop := context.AfterFunc(opening, cancel)
@@ -335,30 +356,124 @@ func (r *Relay) Begin(ctx context.Context, call RelayCall) (*RelayPending, error
 	if len(call.Arguments) > maxArguments || len(call.Meta) > maxMeta {
 		return nil, wire.Deny(wire.ResourceTooLarge)
 	}
-	p := &RelayPending{
-		relay: r, call: call, weight: len(call.Arguments),
-		asked: make(chan struct{}), decided: make(chan struct{}), done: make(chan struct{}),
-	}
+	p := r.pending(call)
 	if err := r.admit(ctx, p); err != nil {
 		return nil, err
 	}
-	if call.Decided != nil { // before it can come
-		r.mu.Lock() // giveUp waits for what quiet needs
-		p.late = time.AfterFunc(r.patience(), func() { p.giveUp(wire.Deny(wire.BrokerUnavailable)) })
-		p.stopCtx = context.AfterFunc(ctx, func() { p.giveUp(wire.FromError(ctx.Err())) })
-		r.mu.Unlock()
+	p.expect(ctx)
+	return p.begun(r.ask(ctx, p))
+}
+
+// TryBegin is Begin where that waits for nothing and for nobody. Where it would have
+// to, ok is false, and the daemon was not asked.
+func (r *Relay) TryBegin(ctx context.Context, call RelayCall) (p *RelayPending, ok bool, err error) {
+	if len(call.Method)+len(call.Tool)+len(call.Arguments)+len(call.Meta) > maxAtOnceBytes {
+		return nil, false, nil
 	}
-	if err := r.ask(ctx, p); err != nil {
+	r.mu.Lock()
+	few := len(r.waiting) < maxAtOnce
+	r.mu.Unlock()
+	if !few || !holdNow(r.calls) {
+		return nil, false, nil
+	}
+	p = r.pending(call)
+	if !r.run.unjudged.fit(p.weight, maxUnjudged) {
+		<-r.calls
+		return nil, false, nil
+	}
+	p.admitted()
+	if !holdNow(r.pieces) {
+		p.release()
+		return nil, false, nil
+	}
+	defer func() { <-r.pieces }()
+	if !holdNow(r.sending) {
+		p.release()
+		return nil, false, nil
+	}
+	defer func() { <-r.sending }()
+	p.expect(ctx)
+	p, err = p.begun(r.sendHeld(func() []*brokerv1.RelayRequest {
+		return r.number(p, &brokerv1.RelayCall{
+			Method: call.Method, Tool: call.Tool, Arguments: call.Arguments, Meta: call.Meta, Progress: call.Progress,
+		})
+	}))
+	return p, true, err
+}
+
+// pending is a call that nobody was asked about yet.
+func (r *Relay) pending(call RelayCall) *RelayPending {
+	return &RelayPending{
+		relay: r, call: call, weight: len(call.Arguments),
+		asked: make(chan struct{}), decided: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// expect has the call's Decided told in time, whatever the daemon says.
+func (p *RelayPending) expect(ctx context.Context) {
+	if p.call.Decided == nil {
+		return
+	}
+	r := p.relay
+	r.mu.Lock() // giveUp waits for what quiet needs
+	defer r.mu.Unlock()
+	p.due = time.Now().Add(r.patience())
+	r.deciding[p] = struct{}{}
+	r.lookAt(p.due)
+	p.stopCtx = context.AfterFunc(ctx, func() { p.giveUp(wire.FromError(ctx.Err())) })
+}
+
+// begun is the end of Begin; err is why the daemon was not asked.
+func (p *RelayPending) begun(err error) (*RelayPending, error) {
+	if err != nil {
 		p.told.Do(p.quiet) // Begin tells
-		r.forget(p)
+		p.relay.forget(p)
 		return nil, err
 	}
 	select {
-	case <-r.over: // nobody may have found it
+	case <-p.relay.over: // nobody may have found it
 		p.tell()
 	default:
 	}
 	return p, nil
+}
+
+// lookAt has somebody look then. The caller holds mu.
+func (r *Relay) lookAt(when time.Time) {
+	if r.watched.IsZero() || when.Before(r.watched) {
+		r.watched = when
+		r.watchdog.Reset(time.Until(when))
+	}
+}
+
+// look ends what has waited for too long.
+func (r *Relay) look() {
+	r.mu.Lock()
+	now := time.Now()
+	r.watched = time.Time{}
+	var late []*RelayPending
+	for p := range r.deciding {
+		if now.Before(p.due) {
+			r.lookAt(p.due)
+		} else {
+			late = append(late, p)
+		}
+	}
+	hangs := false
+	if !r.sendBegan.IsZero() {
+		end := r.sendBegan.Add(sendDeadline)
+		if hangs = !now.Before(end); !hangs {
+			r.lookAt(end)
+		}
+	}
+	r.mu.Unlock()
+	if hangs { // a daemon that does not read is none: the stream ends, and with it the wait
+		r.cancel()
+	}
+	slices.SortFunc(late, func(a, b *RelayPending) int { return cmp.Compare(a.id, b.id) })
+	for _, p := range late {
+		p.giveUp(wire.Deny(wire.BrokerUnavailable))
+	}
 }
 
 // patience is how long a judgement may take.
@@ -382,10 +497,13 @@ func (p *RelayPending) tell() {
 
 // quiet ends what would tell.
 func (p *RelayPending) quiet() {
-	if p.call.Decided != nil {
-		p.late.Stop()
-		p.stopCtx()
+	if p.call.Decided == nil {
+		return
 	}
+	p.relay.mu.Lock()
+	delete(p.relay.deciding, p)
+	p.relay.mu.Unlock()
+	p.stopCtx()
 }
 
 // giveUp ends the wait for a verdict.
@@ -407,11 +525,16 @@ func (r *Relay) admit(ctx context.Context, p *RelayPending) error {
 		<-r.calls
 		return r.ended(err)
 	}
-	p.release = sync.OnceFunc(func() {
-		r.run.unjudged.give(p.weight)
-		<-r.calls
-	})
+	p.admitted()
 	return nil
+}
+
+// admitted notes that p holds room.
+func (p *RelayPending) admitted() {
+	p.release = sync.OnceFunc(func() {
+		p.relay.run.unjudged.give(p.weight)
+		<-p.relay.calls
+	})
 }
 
 // ask sends p. No other call comes between the pieces of its arguments: the daemon
@@ -436,14 +559,7 @@ func (r *Relay) ask(ctx context.Context, p *RelayPending) error {
 	}
 	message := piece(max(wire.PieceSize-len(p.call.Tool)-len(p.call.Method), 1))
 	message.Method, message.Tool, message.Progress = p.call.Method, p.call.Tool, p.call.Progress
-	err := r.send(ctx, func() []*brokerv1.RelayRequest {
-		r.nextID++
-		p.id, message.Id = r.nextID, r.nextID
-		r.mu.Lock()
-		r.waiting[p.id] = p
-		r.mu.Unlock()
-		return one(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: message}})
-	})
+	err := r.send(ctx, func() []*brokerv1.RelayRequest { return r.number(p, message) })
 	for err == nil && len(args)+len(meta) > 0 {
 		next := piece(wire.PieceSize)
 		next.Id = p.id
@@ -454,6 +570,16 @@ func (r *Relay) ask(ctx context.Context, p *RelayPending) error {
 		})
 	}
 	return err
+}
+
+// number gives a call its number. The caller holds sending.
+func (r *Relay) number(p *RelayPending, message *brokerv1.RelayCall) []*brokerv1.RelayRequest {
+	r.nextID++
+	p.id, message.Id = r.nextID, r.nextID
+	r.mu.Lock()
+	r.waiting[p.id] = p
+	r.mu.Unlock()
+	return one(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Call{Call: message}})
 }
 
 func one(message *brokerv1.RelayRequest) []*brokerv1.RelayRequest {
@@ -467,8 +593,20 @@ func (r *Relay) send(ctx context.Context, last func() []*brokerv1.RelayRequest) 
 		return err
 	}
 	defer func() { <-r.sending }()
-	// A daemon that does not read is none: the stream ends, and with it the wait.
-	defer time.AfterFunc(sendDeadline, r.cancel).Stop()
+	return r.sendHeld(last)
+}
+
+// sendHeld is send for who holds sending.
+func (r *Relay) sendHeld(last func() []*brokerv1.RelayRequest) error {
+	r.mu.Lock()
+	r.sendBegan = time.Now()
+	r.lookAt(r.sendBegan.Add(sendDeadline))
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		r.sendBegan = time.Time{}
+		r.mu.Unlock()
+	}()
 	for _, one := range append(r.takeOutcomes(), last()...) {
 		if err := r.stream.Send(one); err != nil {
 			<-r.over // the reader learns why
@@ -480,10 +618,8 @@ func (r *Relay) send(ctx context.Context, last func() []*brokerv1.RelayRequest) 
 
 // hold takes a place in gate, unless ctx or the relay ends first.
 func hold(ctx context.Context, r *Relay, gate chan struct{}) error {
-	select {
-	case gate <- struct{}{}:
+	if holdNow(gate) {
 		return nil
-	default:
 	}
 	select {
 	case gate <- struct{}{}:
@@ -492,6 +628,16 @@ func hold(ctx context.Context, r *Relay, gate chan struct{}) error {
 		return wire.FromError(ctx.Err())
 	case <-r.over:
 		return r.err
+	}
+}
+
+// holdNow takes a place in gate if there is one.
+func holdNow(gate chan struct{}) bool {
+	select {
+	case gate <- struct{}{}:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -597,6 +743,14 @@ func (p *RelayPending) wait(ctx context.Context) error {
 	}
 }
 
+// Forwards reports, once Decided was told, whether Verdict will say Forward, and
+// nobody was asked.
+func (p *RelayPending) Forwards() bool {
+	p.relay.mu.Lock()
+	defer p.relay.mu.Unlock()
+	return p.judged && p.verdict.Forward && !p.isAsked && p.given == nil
+}
+
 // Judge is Begin and Verdict.
 func (r *Relay) Judge(ctx context.Context, call RelayCall) (RelayVerdict, error) {
 	p, err := r.Begin(ctx, call)
@@ -671,8 +825,9 @@ func (r *Relay) Outcome(ctx context.Context, o RelayOutcome) error {
 	r.mu.Lock()
 	r.outcomes = append(r.outcomes, outcome...)
 	many := len(r.outcomes) >= maxOutcomes || len(answer) > 0
-	if !many && r.flusher == nil {
-		r.flusher = time.AfterFunc(outcomeDelay, func() { _ = r.flush(context.Background()) })
+	if !many && !r.flushes {
+		r.flushes = true
+		r.flusher.Reset(outcomeDelay)
 	}
 	r.mu.Unlock()
 	if many {
@@ -692,9 +847,9 @@ func (r *Relay) takeOutcomes() []*brokerv1.RelayRequest {
 	defer r.mu.Unlock()
 	taken := r.outcomes
 	r.outcomes = nil
-	if r.flusher != nil {
+	if r.flushes {
+		r.flushes = false
 		r.flusher.Stop()
-		r.flusher = nil
 	}
 	return taken
 }
@@ -792,6 +947,12 @@ func (r *Relay) Finish(ctx context.Context) {
 // read takes in what the daemon says until the stream ends.
 func (r *Relay) read() {
 	defer r.cancel()
+	defer func() {
+		r.mu.Lock()
+		r.watchdog.Stop()
+		r.flusher.Stop()
+		r.mu.Unlock()
+	}()
 	for {
 		message, err := r.stream.Recv()
 		if err != nil {
@@ -823,11 +984,11 @@ func (r *Relay) hear(message *brokerv1.RelayResponse) {
 		r.hearVerdict(said.Verdict)
 	case *brokerv1.RelayResponse_Waiting:
 		if p := r.find(said.Waiting.GetId()); p != nil && !p.isAsked && !p.judged {
-			p.isAsked = true
 			close(p.asked)
-			if p.late != nil {
-				p.late.Reset(personDeadline)
-			}
+			r.mu.Lock()
+			p.isAsked = true
+			p.due = time.Now().Add(personDeadline)
+			r.mu.Unlock()
 			if p.call.Waiting != nil {
 				p.call.Waiting(said.Waiting.GetApprovalId())
 			}

@@ -50,6 +50,20 @@ func (k *Keeper) Relay(ctx context.Context, config RelayConfig) (*Relay, error) 
 	return relay, nil
 }
 
+// OpenRelay returns the relay that Relay would return without waiting; nil: there is
+// none.
+func (k *Keeper) OpenRelay(config RelayConfig) *Relay {
+	slot := k.slot(relayKey{config.Server, config.Mode})
+	if !holdNow(slot.opening) {
+		return nil
+	}
+	defer func() { <-slot.opening }()
+	if slot.relay == nil || slot.relay.Err() != nil {
+		return nil
+	}
+	return slot.relay
+}
+
 func (k *Keeper) slot(key relayKey) *relaySlot {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -30,6 +30,8 @@ type ask struct {
 	// Of a message that is judged.
 	relay   *worker.Relay
 	pending *worker.RelayPending
+	atOnce  bool   // nothing may be waited for: the stream is read meanwhile
+	left    []byte // what the server still has to get; nil: nothing was done yet
 }
 
 // enqueue has a message judged. It waits while too many others wait.
@@ -50,6 +52,10 @@ func (s *session) enqueue(ctx context.Context, a *ask) {
 		s.letGo(a)
 		return
 	}
+	if s.queued.Load() == 0 && s.beginAtOnce(a) { // whoever reads the client's lines does the queuing, too
+		return
+	}
+	s.queued.Add(1)
 	select {
 	case s.queue <- a:
 	case <-ctx.Done():
@@ -73,6 +79,7 @@ func (s *session) judgeAll(ctx context.Context) {
 		select {
 		case a := <-s.queue:
 			s.begin(a)
+			s.queued.Add(-1)
 		case <-ctx.Done():
 			return
 		}
@@ -80,22 +87,55 @@ func (s *session) judgeAll(ctx context.Context) {
 }
 
 func (s *session) begin(a *ask) {
-	told := sync.OnceFunc(func() { go s.tell(a) })
-	a.call.Waiting = func(string) { told() }
 	relay, err := s.relay(a.ctx)
 	if err == nil {
-		a.call.Decided = func(pending *worker.RelayPending) {
-			a.relay, a.pending = relay, pending
-			select {
-			case s.decided <- a:
-			default: // there is room for more than one relay lets wait
-				go s.settle(a, nil)
-			}
-		}
+		s.listen(a, relay)
 		_, err = relay.Begin(a.ctx, a.call)
 	}
 	if err != nil {
 		s.settle(a, err)
+	}
+}
+
+// beginAtOnce is begin where nothing has to be waited for; else it reports false.
+func (s *session) beginAtOnce(a *ask) bool {
+	relay := s.keeper.OpenRelay(s.relayTo)
+	if relay == nil || !s.listing.knows(relay) {
+		return false
+	}
+	s.listen(a, relay)
+	_, ok, err := relay.TryBegin(a.ctx, a.call)
+	if err != nil {
+		s.settle(a, err)
+	}
+	return ok
+}
+
+// listen sees to what the daemon says of a message.
+func (s *session) listen(a *ask, relay *worker.Relay) {
+	told := sync.OnceFunc(func() { go s.tell(a) })
+	a.call.Waiting = func(string) { told() }
+	a.call.Decided = func(pending *worker.RelayPending) {
+		a.relay, a.pending = relay, pending
+		if s.passing.Load() == 0 && pending.Forwards() {
+			a.atOnce = true
+			s.settle(a, nil)
+			return
+		}
+		s.later(a)
+	}
+}
+
+// later has what has to be done with a message done by passOn.
+func (s *session) later(a *ask) {
+	s.passing.Add(1)
+	select {
+	case s.decided <- a:
+	default: // there is room for more than one relay lets wait
+		go func() {
+			defer s.passing.Add(-1)
+			s.pass(a)
+		}()
 	}
 }
 
@@ -105,11 +145,20 @@ func (s *session) passOn(ctx context.Context) {
 	for {
 		select {
 		case a := <-s.decided:
-			s.settle(a, nil)
+			s.pass(a)
+			s.passing.Add(-1)
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+func (s *session) pass(a *ask) {
+	if a.left == nil {
+		s.settle(a, nil)
+		return
+	}
+	s.send(a, a.left)
 }
 
 // relay is the open relay, which knows what the server offers.
@@ -157,7 +206,7 @@ func (s *session) forward(a *ask, relay *worker.Relay, verdict worker.RelayVerdi
 	r := a.request
 	if r == nil {
 		if s.isOver() == nil {
-			_ = s.server.write(a.line())
+			s.handOver(a)
 		}
 		return
 	}
@@ -169,10 +218,34 @@ func (s *session) forward(a *ask, relay *worker.Relay, verdict worker.RelayVerdi
 	sent := r.sent
 	s.mu.Unlock()
 	if !sent {
-		s.report(context.Background(), r, worker.EndCancelled, nil, false)
+		report := func() { s.report(context.Background(), r, worker.EndCancelled, nil, false) }
+		if a.atOnce { // it may have to wait
+			go report()
+			return
+		}
+		report()
 		return
 	}
-	if s.server.write(a.line()) != nil && s.finish(r) {
+	s.handOver(a)
+}
+
+// handOver brings a message to the server: at once where that takes it, else in its
+// turn, so that the stream goes on.
+func (s *session) handOver(a *ask) {
+	line := a.line()
+	switch {
+	case !a.atOnce:
+		s.send(a, line)
+	case !s.server.tryWrite(line):
+		a.left = line
+		s.later(a)
+	}
+}
+
+// send writes a message to the server.
+func (s *session) send(a *ask, line []byte) {
+	r := a.request
+	if s.server.write(line) != nil && r != nil && s.finish(r) {
 		s.answer(errorLine(r.id, serverGone))
 		s.report(context.Background(), r, worker.EndTransport, nil, false)
 	}

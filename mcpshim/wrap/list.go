@@ -239,6 +239,13 @@ func (l *listing) sayAgain(ctx context.Context, relay *worker.Relay) {
 	}
 }
 
+// knows says whether a relay was told what the server offers, as far as that is known.
+func (l *listing) knows(relay *worker.Relay) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.saidTo == relay
+}
+
 // show notes what the client was shown; first: the pages begin anew.
 func (l *listing) show(names []string, first bool) {
 	l.mu.Lock()

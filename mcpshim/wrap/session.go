@@ -35,7 +35,9 @@ type session struct {
 	tick    time.Duration // between two words of progress
 
 	queue   chan *ask     // in the order in which they came
+	queued  atomic.Int32  // of those that the daemon was not asked about yet
 	decided chan *ask     // in the order in which they were judged
+	passing atomic.Int32  // of those with which nothing was done yet
 	lost    chan struct{} // closed when the client does not read any more
 	lose    func()
 	killed  chan struct{} // closed when policy has ended the session

@@ -83,7 +83,7 @@ func (s *session) serve(ctx context.Context, config Config) (code int, err error
 	}
 	defer server.stdout.Close()
 	defer s.trimmer.Stop()
-	s.server = &lineWriter{out: server.stdin}
+	s.server = newPipeWriter(server.stdin)
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	kept, read := make(chan struct{}), make(chan struct{})

@@ -24,11 +24,19 @@ type relaying struct {
 	judge   Judge
 	tools   []*brokerv1.ServerTool // of a server that is trusted
 	trusted bool
-	refusal *wire.Error
-	streams []func(*brokerv1.RelayResponse)
-	heard   []string
-	listed  []*brokerv1.RelayListed
-	servers []string
+
+	instructions map[string]string // by server
+	refusal      *wire.Error
+	streams      []relayStream
+	heard        []string
+	listed       []*brokerv1.RelayListed
+	servers      []string
+}
+
+// relayStream is one open relay.
+type relayStream struct {
+	server string
+	send   func(*brokerv1.RelayResponse)
 }
 
 // OnCall sets who judges the calls of relays; nil allows every call.
@@ -45,16 +53,26 @@ func (b *Broker) Trust(tools ...*brokerv1.ServerTool) {
 	b.relaying.trusted, b.relaying.tools = true, tools
 	streams := slices.Clone(b.relaying.streams)
 	b.mu.Unlock()
-	for _, send := range streams {
-		send(b.offer())
+	for _, one := range streams {
+		one.send(b.offer(one.server))
 	}
 }
 
-// offer is the list of tools that may be called.
-func (b *Broker) offer() *brokerv1.RelayResponse {
+// Instruct has relays say, with the tools that may be called, what their servers say
+// of themselves, by server. It is about relays that are opened later.
+func (b *Broker) Instruct(instructions map[string]string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return &brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Tools{Tools: &brokerv1.RelayTools{Tools: b.relaying.tools}}}
+	b.relaying.instructions = instructions
+}
+
+// offer is the list of tools that may be called.
+func (b *Broker) offer(server string) *brokerv1.RelayResponse {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Tools{Tools: &brokerv1.RelayTools{
+		Tools: b.relaying.tools, Instructions: b.relaying.instructions[server],
+	}}}
 }
 
 // Named are tools without objects.
@@ -70,8 +88,8 @@ func (b *Broker) Kill(message, policy string) {
 	b.mu.Lock()
 	streams := slices.Clone(b.relaying.streams)
 	b.mu.Unlock()
-	for _, send := range streams {
-		send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Kill{Kill: &brokerv1.RelayKill{Message: message, Policy: policy}}})
+	for _, one := range streams {
+		one.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Kill{Kill: &brokerv1.RelayKill{Message: message, Policy: policy}}})
 	}
 }
 
@@ -151,10 +169,10 @@ func (s service) Relay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, br
 	}
 	send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Opened{Opened: &brokerv1.RelayOpened{Trusted: trusted}}})
 	if trusted {
-		send(b.offer())
+		send(b.offer(open.GetServer()))
 	}
 	b.mu.Lock()
-	b.relaying.streams = append(b.relaying.streams, send)
+	b.relaying.streams = append(b.relaying.streams, relayStream{open.GetServer(), send})
 	place := len(b.relaying.streams) - 1
 	b.mu.Unlock()
 	defer func() { // nothing is sent on a stream that has ended
@@ -162,7 +180,7 @@ func (s service) Relay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, br
 		defer sending.Unlock()
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.relaying.streams[place] = func(*brokerv1.RelayResponse) {}
+		b.relaying.streams[place].send = func(*brokerv1.RelayResponse) {}
 	}()
 	ended := make(chan error, 1)
 	go func() { ended <- b.hearRelay(stream, open, send) }()
@@ -259,7 +277,7 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 			trusted := b.relaying.trusted
 			b.mu.Unlock()
 			if trusted {
-				send(b.offer())
+				send(b.offer(open.GetServer()))
 			}
 		}
 	}

@@ -43,6 +43,8 @@ const (
 	asEcho        = "echo"
 	asClient      = "client"
 	asTools       = "tool-server"
+	asHopsJudge   = "hops-judge"
+	asHopsWrapper = "hops-wrapper"
 )
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -56,6 +58,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = clientServer(ctx, args[1], stdin, stdout)
 	case len(args) == 1 && args[0] == asTools:
 		err = toolServer(stdin, stdout)
+	case len(args) == 2 && args[0] == asHopsJudge:
+		err = hopsJudge(args[1], stdin)
+	case len(args) > 2 && args[0] == asHopsWrapper:
+		err = hopsWrapper(ctx, args[1], args[2:], stdin, stdout)
 	default:
 		return bench(ctx, args, stdout, stderr)
 	}
