@@ -160,6 +160,7 @@ func (g *judging) finish(ctx context.Context) judged {
 	case err != nil:
 		return d.refused(ask, refusal(err).Reason)
 	case got.gate.outcome == gateReplay:
+		d.calls.count(ask.key(), callAllowed)
 		return judged{reason: wire.Allowed, approvalID: got.gate.id, replay: got.gate.replay}
 	case got.decision != grants.Allowed || got.reason != wire.Allowed:
 		ask.approvalID = got.gate.id
@@ -181,9 +182,14 @@ func (g *judging) finish(ctx context.Context) judged {
 
 // refused is what an agent is told of a call that is not forwarded.
 func (d *Daemon) refused(ask *callAsk, reason wire.Reason) judged {
-	if reason != wire.ApprovalPending { // which was counted as waiting
+	came := callDenied
+	if reason == wire.ApprovalPending {
+		came = callWaited
+	} else {
 		ask.run.count("", false, nil)
-		d.calls.count(ask.key(), callDenied)
+	}
+	if !ask.noCall {
+		d.calls.count(ask.key(), came)
 	}
 	j := judged{code: codeBlocked, reason: reason, next: nextStep, message: wire.Deny(reason).Message + ". " + nextStep}
 	switch reason {
@@ -230,7 +236,8 @@ type callAsk struct {
 	args   rules.Args
 	digest audit.Hash
 
-	known bool // the grants allow it, or would with a person
+	known  bool // the grants allow it, or would with a person
+	noCall bool // it is some other message, which counts as no call
 
 	// Of the newest judgement.
 	pin      string
@@ -364,7 +371,6 @@ func (a *callAsk) person(_ context.Context, capability grants.Capability, v verd
 }
 
 func (a *callAsk) wait(approvalID string) {
-	a.d.calls.count(a.key(), callWaited)
 	if a.call.waiting != nil {
 		a.call.waiting(approvalID)
 	}

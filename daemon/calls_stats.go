@@ -11,9 +11,10 @@ import (
 	"subjectbroker/grants/rules"
 )
 
-// maxCallKeys is how many tools calls are counted of; the rest is counted under no
-// name.
-const maxCallKeys = 10_000
+// maxCallKeys is how many tools the calls of a subject are counted of; the rest is
+// counted under no name of a server: a subject that makes up names takes nothing of
+// others.
+const maxCallKeys = 2048
 
 // callKey is what calls are counted under: a tool, as one subject calls it. The tool
 // is empty for names that were not known to exist.
@@ -23,14 +24,15 @@ func (k callKey) compare(other callKey) int {
 	return cmp.Or(strings.Compare(k.subject, other.subject), strings.Compare(k.server, other.server), strings.Compare(k.tool, other.tool))
 }
 
-// callWhat is what is counted of calls.
+// callWhat is what is counted of calls: what came of each that was judged, which is
+// one of the first three, and how it ended.
 type callWhat int
 
 const (
-	callAllowed callWhat = iota // forwarded
+	callAllowed callWhat = iota // forwarded, or given the answer that one before it had
 	callDenied
-	callWaited // for a person
-	callFailed // forwarded, and ended with an error
+	callWaited // the agent was told that a person has not answered yet
+	callFailed // one of those allowed, which was forwarded and ended with an error
 	callWhats
 )
 
@@ -59,24 +61,26 @@ type callStats struct {
 	now   func() time.Time
 	since time.Time
 
-	mu sync.Mutex
-	by map[callKey]*callCounts
+	mu   sync.Mutex
+	by   map[callKey]*callCounts
+	keys map[string]int // of by, for each subject
 }
 
 func newCallStats(now func() time.Time) *callStats {
-	return &callStats{now: now, since: now(), by: map[callKey]*callCounts{}}
+	return &callStats{now: now, since: now(), by: map[callKey]*callCounts{}, keys: map[string]int{}}
 }
 
 // of is what is counted under a key. The caller holds mu.
 func (s *callStats) of(k callKey) *callCounts {
 	one := s.by[k]
-	if one == nil && len(s.by) >= maxCallKeys {
-		k = callKey{}
+	if one == nil && s.keys[k.subject] >= maxCallKeys {
+		k = callKey{subject: k.subject}
 		one = s.by[k]
 	}
 	if one == nil {
 		one = &callCounts{}
 		s.by[k] = one
+		s.keys[k.subject]++
 	}
 	one.last = s.now()
 	return one

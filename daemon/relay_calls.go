@@ -244,7 +244,7 @@ func (s *relay) start(c *relayCall, waits func()) *judging {
 	isCall := c.method == "tools/call" || c.method == "call_tool"
 	switch {
 	case c.refused != "":
-		ask := &callAsk{d: d, run: r, call: toolCall{server: s.server}}
+		ask := &callAsk{d: d, run: r, call: toolCall{server: s.server}, noCall: !isCall}
 		if c.refused == wire.RateLimited {
 			d.budgets.suppress(r.peer.Key(), d.clock.now())
 			return ask.refuse(noted{none: true}, wire.RateLimited)
