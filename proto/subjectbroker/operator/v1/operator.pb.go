@@ -7896,7 +7896,9 @@ type TrustServerResponse struct {
 	// What was, or would be, trusted, each with its state before.
 	Tools []*ServerToolState `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Fingerprint of what was shown.
-	Shown         string `protobuf:"bytes,3,opt,name=shown,proto3" json:"shown,omitempty"`
+	Shown string `protobuf:"bytes,3,opt,name=shown,proto3" json:"shown,omitempty"`
+	// What to know about it, in words.
+	Warnings      []string `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -7950,6 +7952,13 @@ func (x *TrustServerResponse) GetShown() string {
 		return x.Shown
 	}
 	return ""
+}
+
+func (x *TrustServerResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 // RestartServerRequest names processes.
@@ -8234,7 +8243,9 @@ type RemoveServerResponse struct {
 	// Grants that were revoked.
 	Revoked uint32 `protobuf:"varint,1,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	// Policies that were removed.
-	Policies      uint32 `protobuf:"varint,2,opt,name=policies,proto3" json:"policies,omitempty"`
+	Policies uint32 `protobuf:"varint,2,opt,name=policies,proto3" json:"policies,omitempty"`
+	// What to know about it, in words.
+	Warnings      []string `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8281,6 +8292,13 @@ func (x *RemoveServerResponse) GetPolicies() uint32 {
 		return x.Policies
 	}
 	return 0
+}
+
+func (x *RemoveServerResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 // Policy is the set of rules around one server for one subject.
@@ -8670,7 +8688,9 @@ func (x *ResetPolicyRequest) GetRemove() bool {
 type ResetPolicyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The policy; absent when it was removed.
-	Policy        *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	Policy *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// What to know about it, in words.
+	Warnings      []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -8708,6 +8728,13 @@ func (*ResetPolicyResponse) Descriptor() ([]byte, []int) {
 func (x *ResetPolicyResponse) GetPolicy() *Policy {
 	if x != nil {
 		return x.Policy
+	}
+	return nil
+}
+
+func (x *ResetPolicyResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
 	}
 	return nil
 }
@@ -10498,11 +10525,12 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05tools\x18\x02 \x03(\tR\x05tools\x12\x14\n" +
 	"\x05shown\x18\x03 \x01(\tR\x05shown\x12\x17\n" +
-	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xa8\x01\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\"\xc4\x01\n" +
 	"\x13TrustServerResponse\x129\n" +
 	"\x06server\x18\x01 \x01(\v2!.subjectbroker.operator.v1.ServerR\x06server\x12@\n" +
 	"\x05tools\x18\x02 \x03(\v2*.subjectbroker.operator.v1.ServerToolStateR\x05tools\x12\x14\n" +
-	"\x05shown\x18\x03 \x01(\tR\x05shown\"D\n" +
+	"\x05shown\x18\x03 \x01(\tR\x05shown\x12\x1a\n" +
+	"\bwarnings\x18\x04 \x03(\tR\bwarnings\"D\n" +
 	"\x14RestartServerRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\"5\n" +
@@ -10517,10 +10545,11 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x12\n" +
 	"\x04line\x18\x03 \x01(\tR\x04line\")\n" +
 	"\x13RemoveServerRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"L\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"h\n" +
 	"\x14RemoveServerResponse\x12\x18\n" +
 	"\arevoked\x18\x01 \x01(\rR\arevoked\x12\x1a\n" +
-	"\bpolicies\x18\x02 \x01(\rR\bpolicies\"\xce\x02\n" +
+	"\bpolicies\x18\x02 \x01(\rR\bpolicies\x12\x1a\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\"\xce\x02\n" +
 	"\x06Policy\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
 	"\x06server\x18\x02 \x01(\tR\x06server\x12\x14\n" +
@@ -10548,9 +10577,10 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x12ResetPolicyRequest\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
 	"\x06server\x18\x02 \x01(\tR\x06server\x12\x16\n" +
-	"\x06remove\x18\x03 \x01(\bR\x06remove\"P\n" +
+	"\x06remove\x18\x03 \x01(\bR\x06remove\"l\n" +
 	"\x13ResetPolicyResponse\x129\n" +
-	"\x06policy\x18\x01 \x01(\v2!.subjectbroker.operator.v1.PolicyR\x06policy\"D\n" +
+	"\x06policy\x18\x01 \x01(\v2!.subjectbroker.operator.v1.PolicyR\x06policy\x12\x1a\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"D\n" +
 	"\x10CallStatsRequest\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x16\n" +
 	"\x06server\x18\x02 \x01(\tR\x06server\"d\n" +
