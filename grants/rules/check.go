@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	maxToolName = 128 // bytes in the name of a tool
+	maxToolName = 256 // bytes in the name of a tool: whatever can be granted can be named
 	maxMethods  = 128 // methods in a list
 	maxMatchers = 64  // arguments in one side of a rule
 	maxChoices  = 256 // texts in one matcher

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"subjectbroker/grants"
 )
 
 // A tool whose name differs in case alone from one that the policy holds is that one:
@@ -140,5 +142,21 @@ func TestPatternsTogether(t *testing.T) {
 	wrong, _ := many.Check()
 	if len(wrong) != 1 || !strings.Contains(wrong[0].Text, "too large together") {
 		t.Errorf("a policy with too many: %+v", wrong)
+	}
+}
+
+// A policy can name whatever tool can be granted.
+func TestLongestTool(t *testing.T) {
+	longest := "s/"
+	for name := longest + "a"; ; name += "a" {
+		if _, err := grants.ParseCapability("call:" + name); err != nil {
+			break
+		}
+		longest = name
+	}
+	r := Rules{OnViolation: Block, Security: Security{DeniedTools: []string{strings.TrimPrefix(longest, "s/")}}}
+	p := policy(r)
+	if err := p.Validate(); err != nil {
+		t.Errorf("a tool of %d bytes: %v", len(longest)-len("s/"), err)
 	}
 }
