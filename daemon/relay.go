@@ -349,9 +349,9 @@ func (s *relay) drain(written <-chan struct{}) error {
 // killedBy is the policy that killed the stream's session; empty: none did, or its
 // rules only log.
 func (s *relay) killedBy() string {
-	st, now := s.d.state(), s.d.clock.now()
+	st := s.d.state()
 	policy := st.policyOf(s.run.subject, s.server)
-	if policy == nil || policy.Observes(now) || st.observed(s.server, now) {
+	if policy == nil || st.observes(policy, s.d.clock.reached()) {
 		return ""
 	}
 	return st.meters.killedBy(s.run.subject, s.server, s.run.launchID())
@@ -370,12 +370,11 @@ func (s *relay) arm(timer *time.Timer) {
 
 func (s *relay) deadline() (time.Time, rules.Action) {
 	st := s.d.state()
-	now := s.d.clock.now()
 	policy := st.policyOf(s.run.subject, s.server)
-	if policy == nil || policy.Observes(now) || st.observed(s.server, now) {
+	if policy == nil || st.observes(policy, s.d.clock.reached()) {
 		return time.Time{}, ""
 	}
-	return st.meters.deadline(meterEvent{subject: s.run.subject, server: s.server, launch: s.run.launchID(), at: now}, policy)
+	return st.meters.deadline(meterEvent{subject: s.run.subject, server: s.server, launch: s.run.launchID()}, policy)
 }
 
 // ripe kills the session when it has lasted as long as it may.
@@ -425,7 +424,7 @@ func (s *relay) tell(before []string) []string {
 	}
 	o := s.offered()
 	tools, instructions := s.d.callableOf(s.run, s.server, o)
-	message := &brokerv1.RelayTools{}
+	message := &brokerv1.RelayTools{Instructions: instructions}
 	now := []string{instructions}
 	for _, p := range tools {
 		tool := &brokerv1.ServerTool{Name: p.Tool}
@@ -434,9 +433,6 @@ func (s *relay) tell(before []string) []string {
 		}
 		message.Tools = append(message.Tools, tool)
 		now = append(now, p.Tool+"\x00"+p.hash())
-	}
-	if s.hosted {
-		message.Instructions = instructions
 	}
 	if before != nil && slices.Equal(before, now) {
 		return before

@@ -162,6 +162,9 @@ func (s *shim) guard(next mcp.MethodHandler) mcp.MethodHandler {
 			return s.listResources(ctx, list)
 		}
 		result, err = next(ctx, method, request)
+		if (method == "initialize" || method == "server/discover") && err == nil {
+			return s.hosted.instruct(ctx, result), nil
+		}
 		if listed, ok := result.(*mcp.ListToolsResult); ok && err == nil {
 			s.name(ctx, listed)
 			if listed.NextCursor == "" {

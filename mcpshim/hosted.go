@@ -87,12 +87,24 @@ func (h *hosted) keep(ctx context.Context) {
 		if stale && h.refresh(ctx) != nil {
 			continue // the keeper says when there is a daemon again
 		}
+		if !h.s.greeted.Load() {
+			continue // it has not asked for anything yet, and will ask what there is
+		}
 		if now, whole := h.objects(ctx); whole && (!had && len(now) > 0 || had && !slices.EqualFunc(before, now, slices.Equal)) {
 			h.remember(now)
-			if h.s.greeted.Load() {
-				h.s.touchTools()
-			}
+			h.s.touchTools()
 		}
+	}
+}
+
+// called says that a hosted tool is called. Whoever has asked for no list yet is told
+// that there is one.
+func (h *hosted) called() {
+	h.mu.Lock()
+	listed := h.hasList
+	h.mu.Unlock()
+	if !listed {
+		h.look(false)
 	}
 }
 

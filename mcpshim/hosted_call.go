@@ -113,6 +113,7 @@ func (h *hosted) divert(m *strict.Message) handler {
 		return nil
 	}
 	h.s.greeted.Store(true)
+	h.called()
 	if c.bad != nil {
 		bad := refusal{Code: int64(c.bad.Code), Message: c.bad.Text}
 		return func(context.Context, func([]byte)) func() (func(*bufio.Writer), func()) {

@@ -81,7 +81,8 @@ type RelayConfig struct {
 type RelayTools struct {
 	// Tools are sorted by name. Those of a wrapped server have no object.
 	Tools []ServerTool
-	// Instructions of a hosted server, when they are trusted.
+	// Instructions that are trusted: of a hosted server what it says now, of a wrapped
+	// one what it has to say to be believed. Empty: none are.
 	Instructions string
 	// Trusted: what is not in Tools is withheld. It is false only for a wrapped
 	// server that nobody trusted yet: it is judged by policy alone.

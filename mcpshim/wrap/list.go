@@ -34,25 +34,76 @@ type listed struct {
 	object []byte // sorted; nil: it cannot be written again
 }
 
-// instruct remembers the instructions in the result that sets up a session.
-func (l *listing) instruct(result []byte) {
-	raw := canonMember(result, "instructions")
+const keyInstructions = "instructions"
+
+// instruct remembers the instructions in the result that sets up a session, and says
+// whether there are any, or something that a reader could take for them.
+func (l *listing) instruct(result []byte) (any bool) {
+	members, _ := canon.Members(result)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.instructions = ""
-	if len(raw) > 0 && raw[0] == '"' {
-		l.instructions = strict.Unquote(raw)
-	}
-}
-
-func canonMember(object []byte, key string) []byte {
-	members, _ := canon.Members(object)
 	for _, one := range members {
-		if one.Key == key {
-			return one.Raw
+		switch {
+		case !strings.EqualFold(one.Key, keyInstructions):
+		case one.Key == keyInstructions && one.Raw[0] == '"':
+			l.instructions = strict.Unquote(one.Raw)
+			any = any || l.instructions != ""
+		default:
+			any = true
 		}
 	}
-	return nil
+	return any
+}
+
+// answerGreeting answers what sets up a session. The instructions of a server that was
+// trusted are what was trusted, or not there; without a daemon nobody knows.
+func (s *session) answerGreeting(ctx context.Context, r *request, m *said) {
+	waiting, cancel := context.WithTimeout(ctx, listPatience)
+	defer cancel()
+	relay, err := s.keeper.Relay(waiting, s.relayTo)
+	var offered worker.RelayTools
+	if err == nil {
+		offered, err = relay.Offered(waiting)
+	}
+	if members, _ := canon.Members(m.result); err != nil || offered.Trusted && !s.listing.instructs(members, offered.Instructions) {
+		m.line = m.with("result", withoutInstructions(members))
+		switch {
+		case err != nil:
+			s.trouble("the server's instructions are withheld: sbd does not say whether they are trusted")
+		default:
+			s.trouble("the server's instructions are not what was trusted, and are withheld: see sbctl server diff " + s.relayTo.Server)
+		}
+	}
+	s.deliver(ctx, r, m)
+}
+
+// instructs reports whether the instructions are the trusted ones, to every reader.
+func (l *listing) instructs(members []canon.Member, trusted string) bool {
+	for _, one := range members {
+		if one.Key != keyInstructions && strings.EqualFold(one.Key, keyInstructions) || one.Key == keyInstructions && one.Raw[0] != '"' {
+			return false
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.instructions == trusted
+}
+
+// withoutInstructions is the result that sets up a session, without instructions.
+func withoutInstructions(members []canon.Member) []byte {
+	result := []byte{'{'}
+	for _, one := range members {
+		if strings.EqualFold(one.Key, keyInstructions) {
+			continue
+		}
+		if len(result) > 1 {
+			result = append(result, ',')
+		}
+		result = append(canon.Quote(result, one.Key), ':')
+		result = strict.Compact(result, one.Raw)
+	}
+	return append(result, '}')
 }
 
 // parseTools reads the tools of one page. False: it is no page that everybody

@@ -110,9 +110,8 @@ func (s *session) hearServer(ctx context.Context, line []byte) {
 	switch {
 	case r.method == methodToolsList && m.result != nil:
 		go s.answerList(ctx, r, m)
-	case r.method == methodInitialize || r.method == methodDiscover:
-		s.listing.instruct(m.result)
-		fallthrough
+	case (r.method == methodInitialize || r.method == methodDiscover) && s.listing.instruct(m.result):
+		go s.answerGreeting(ctx, r, m)
 	default:
 		s.deliver(ctx, r, m)
 	}

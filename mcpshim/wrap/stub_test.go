@@ -20,6 +20,7 @@ import (
 const (
 	stubLog   = "STUB_LOG"
 	stubPages = "STUB_PAGES" // separated by newlines
+	stubMore  = "STUB_MORE"  // members of the greeting
 )
 
 func TestMain(m *testing.M) {
@@ -69,7 +70,7 @@ func act(id json.RawMessage, method, tool, cursor string, line []byte, in *bufio
 	result := func(object string) { say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, object) }
 	switch {
 	case method == "initialize":
-		result(`{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"0"},"instructions":"be kind","unknown":{"kept":1.0}}`)
+		result(`{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"0"},"instructions":"be kind","unknown":{"kept":1.0}` + os.Getenv(stubMore) + "}")
 	case method == "tools/list":
 		pages := strings.Split(os.Getenv(stubPages), "\n")
 		number := 0
@@ -107,6 +108,12 @@ func act(id json.RawMessage, method, tool, cursor string, line []byte, in *bufio
 		result(`{"content":[{"type":"text","text":` + string(quoted) + `}]}`)
 	case tool == "long":
 		result(`{"content":[{"type":"text","text":"` + strings.Repeat("x", 3<<20) + `"}]}`)
+	case tool == "endless":
+		for piece := []byte(strings.Repeat("x", 64<<10)); ; {
+			if _, err := os.Stdout.Write(piece); err != nil {
+				return 6
+			}
+		}
 	case tool == "deaf":
 		signal.Ignore(syscall.SIGTERM)
 		result(`{"content":[]}`)

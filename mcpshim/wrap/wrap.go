@@ -52,7 +52,9 @@ type Config struct {
 	// Signals are passed on to the server. Nil: there are none.
 	Signals <-chan os.Signal
 	// MaxLine and MaxServerLine are the longest lines read from the client and from
-	// the server, in bytes. Zero means DefaultMaxLine and DefaultMaxServerLine.
+	// the server, in bytes. Zero means DefaultMaxLine and DefaultMaxServerLine. Longer
+	// ones are thrown away; a server that writes twice as much without an end of the
+	// line is ended.
 	MaxLine, MaxServerLine int
 	// Trouble is told of what a person should know. Nil means that nobody is.
 	Trouble func(text string)
@@ -96,7 +98,12 @@ func (s *session) serve(ctx context.Context, config Config) (code int, err error
 	go s.watchTools(working)
 	go func() {
 		defer close(read)
-		s.readServer(working, strict.NewLineReader(server.stdout, orDefault(config.MaxServerLine, DefaultMaxServerLine)))
+		limit := orDefault(config.MaxServerLine, DefaultMaxServerLine)
+		s.readServer(working, strict.NewLineReader(&unending{in: server.stdout, limit: limit, over: func() {
+			s.noteDropped()
+			s.trouble(fmt.Sprintf("the server was ended: it wrote more than %d bytes without an end of the line", 2*limit))
+			server.signal(syscall.SIGKILL)
+		}}, limit))
 	}()
 	answered := make(chan struct{})
 	go func() {

@@ -606,7 +606,7 @@ func TestInUse(t *testing.T) {
 
 func TestTooLong(t *testing.T) {
 	b := broker(t)
-	k := wrapStub(t, b, func(c *Config, _ *session) { c.MaxLine, c.MaxServerLine = 200, 1<<20 })
+	k := wrapStub(t, b, func(c *Config, _ *session) { c.MaxLine, c.MaxServerLine = 200, 2<<20 })
 	if got := k.ask(tool("1", strings.Repeat("a", 200))); got != `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"parse error: the line is too long"}}` {
 		t.Errorf("got %s", got)
 	}
@@ -615,6 +615,78 @@ func TestTooLong(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	k.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+}
+
+// A server whose line has no end is ended, whatever it is doing, and those who wait are
+// told.
+func TestEndlessLine(t *testing.T) {
+	b := broker(t)
+	k := wrapStub(t, b, func(c *Config, _ *session) { c.MaxServerLine = 1 << 20 })
+	k.send(tool("1", "silent"), tool("2", "endless"))
+	lines := []string{k.next(), k.next()}
+	slices.Sort(lines)
+	for i, id := range []string{"1", "2"} {
+		if !strings.HasPrefix(lines[i], `{"jsonrpc":"2.0","id":`+id+`,"error":{"code":-32000,"message":"The server has ended; its answer will not come. `) {
+			t.Errorf("got %s", lines[i])
+		}
+	}
+	if _, code := k.rest(); code != 128+9 {
+		t.Errorf("code %d", code)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.troubles) == 0 || k.troubles[0] != "the server was ended: it wrote more than 2097152 bytes without an end of the line" {
+		t.Errorf("told: %q", k.troubles)
+	}
+}
+
+// The instructions of a server that was trusted are what was trusted, or they are
+// withheld; those of one that was not pass as they are.
+func TestInstructions(t *testing.T) {
+	const (
+		ask      = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`
+		whole    = `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"0"},"instructions":"be kind","unknown":{"kept":1.0}}}`
+		withheld = `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"stub","version":"0"},"unknown":{"kept":1.0}}}`
+	)
+	for _, tc := range []struct {
+		name    string
+		arrange func(*workertest.Broker)
+		environ string
+		want    string
+		told    string
+	}{
+		{"never trusted", func(*workertest.Broker) {}, "", whole, ""},
+		{"as trusted", func(b *workertest.Broker) {
+			b.Trust(workertest.Named("a")...)
+			b.Instruct(map[string]string{"stub": "be kind"})
+		}, "", whole, ""},
+		{"changed", func(b *workertest.Broker) {
+			b.Trust(workertest.Named("a")...)
+			b.Instruct(map[string]string{"stub": "be good"})
+		}, "", withheld, "the server's instructions are not what was trusted, and are withheld: see sbctl server diff stub"},
+		{"only tools were trusted", func(b *workertest.Broker) { b.Trust(workertest.Named("a")...) }, "", withheld,
+			"the server's instructions are not what was trusted, and are withheld: see sbctl server diff stub"},
+		{"in another case too", func(b *workertest.Broker) {
+			b.Trust(workertest.Named("a")...)
+			b.Instruct(map[string]string{"stub": "be kind"})
+		}, stubMore + `=,"Instructions":"be bad"`, withheld, "the server's instructions are not what was trusted, and are withheld: see sbctl server diff stub"},
+		{"without a daemon", func(b *workertest.Broker) { b.Stop() }, "", withheld, "the server's instructions are withheld: sbd does not say whether they are trusted"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := broker(t)
+			tc.arrange(b)
+			k := wrapStub(t, b, environ(tc.environ))
+			if got := k.ask(ask); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			told := slices.DeleteFunc(slices.Clone(k.troubles), func(text string) bool { return !strings.Contains(text, "instructions") })
+			if strings.Join(told, "\n") != tc.told {
+				t.Errorf("told: %q", k.troubles)
+			}
+		})
+	}
 }
 
 func TestEnviron(t *testing.T) {
