@@ -85,7 +85,7 @@ func judgePolicies(servers []*operatorv1.Server, policies []*operatorv1.Policy) 
 		if states := meterStates(p); states != "" {
 			probes = append(probes, probe{"policies", probeWarn,
 				fmt.Sprintf("the policy of %s around %s stops calls: %s", p.GetSubject(), p.GetServer(), states),
-				"sbctl policy show " + shellQuote(p.GetSubject()) + " " + p.GetServer()})
+				liftOf(servers, p)})
 		}
 	}
 	switch {
@@ -95,6 +95,21 @@ func judgePolicies(servers []*operatorv1.Server, policies []*operatorv1.Policy) 
 		return []probe{passed("policies", "%s, each around what its subject may call", count(len(policies), "policy"))}
 	}
 	return probes
+}
+
+// liftOf is the command that ends what a policy has stopped, or shows it where only
+// time does.
+func liftOf(servers []*operatorv1.Server, p *operatorv1.Policy) string {
+	of := shellQuote(p.GetSubject()) + " " + p.GetServer()
+	if !slices.ContainsFunc(p.GetMeters(), (*operatorv1.PolicyMeter).GetKilled) {
+		return "sbctl policy show " + of
+	}
+	for _, s := range servers {
+		if s.GetName() == p.GetServer() && s.GetHosted() {
+			return "sbctl server restart " + s.GetName() + " --subject " + shellQuote(p.GetSubject())
+		}
+	}
+	return "sbctl policy reset " + of
 }
 
 // probeGates says whether anybody can answer where a person is asked.

@@ -49,16 +49,18 @@ func TestProbeServers(t *testing.T) {
 }
 
 func TestProbePolicies(t *testing.T) {
-	servers := []*operatorv1.Server{{Name: "a", Subjects: []string{"s"}}}
+	servers := []*operatorv1.Server{{Name: "a", Subjects: []string{"s"}, Hosted: true}}
 	for name, test := range map[string]struct {
 		policies []*operatorv1.Policy
 		want     string
 	}{
-		"none":         {nil, "ok there is none"},
-		"used":         {[]*operatorv1.Policy{{Subject: "s", Server: "a"}}, "ok 1 policy,"},
-		"unused":       {[]*operatorv1.Policy{{Subject: "t", Server: "a"}}, "the policy of t around a does nothing: the subject may not call it → sbctl policy rm t a"},
-		"of no server": {[]*operatorv1.Policy{{Subject: "s", Server: "b"}}, "around b does nothing"},
-		"stopped":      {[]*operatorv1.Policy{{Subject: "s", Server: "a", Meters: []*operatorv1.PolicyMeter{{Killed: true, OpenBreakers: []string{"x"}}}}}, "stops calls: killed, breaker open: x"},
+		"none":             {nil, "ok there is none"},
+		"used":             {[]*operatorv1.Policy{{Subject: "s", Server: "a"}}, "ok 1 policy,"},
+		"unused":           {[]*operatorv1.Policy{{Subject: "t", Server: "a"}}, "the policy of t around a does nothing: the subject may not call it → sbctl policy rm t a"},
+		"of no server":     {[]*operatorv1.Policy{{Subject: "s", Server: "b"}}, "around b does nothing"},
+		"stopped":          {[]*operatorv1.Policy{{Subject: "s", Server: "a", Meters: []*operatorv1.PolicyMeter{{Killed: true, OpenBreakers: []string{"x"}}}}}, "stops calls: killed, breaker open: x → sbctl server restart a --subject s"},
+		"stopped, wrapped": {[]*operatorv1.Policy{{Subject: "s", Server: "b", Meters: []*operatorv1.PolicyMeter{{Killed: true}}}}, "stops calls: killed → sbctl policy reset s b"},
+		"rests":            {[]*operatorv1.Policy{{Subject: "s", Server: "a", Meters: []*operatorv1.PolicyMeter{{OpenBreakers: []string{"x"}}}}}, "stops calls: breaker open: x → sbctl policy show s a"},
 	} {
 		if got := said(judgePolicies(servers, test.policies)); !strings.Contains(got, test.want) {
 			t.Errorf("%s: %s", name, got)

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 )
 
 type importBrakeCmd struct {
@@ -36,6 +38,12 @@ func (c importBrakeCmd) Run(ctx context.Context, a *app) error {
 	doing := "importing " + c.File
 	file, err := openPolicy(doing, c.File)
 	if err != nil {
+		return err
+	}
+	if _, err := a.subject(ctx, doing, "show", c.Subject); err != nil {
+		if unknown, ok := errors.AsType[*failure](err); ok && unknown.code == wire.InvalidArgument && unknown.hint == listSubjects {
+			return unknown.withHint("sbctl subject add %s", shellQuote(c.Subject))
+		}
 		return err
 	}
 	got, err := call(ctx, a, doing, &operatorv1.ApplyRequest{

@@ -106,7 +106,7 @@ func (c policyLintCmd) Run(a *app) error {
 
 // Whom a policy file of agent-brake is read for where nobody is named.
 const (
-	standInSubject = "subject"
+	standInSubject = "SUBJECT"
 	standInServer  = "server"
 )
 

@@ -139,7 +139,7 @@ func (h *callHistory) document(subject, server string) string {
 	for n := range maps.Values(h.sessions) {
 		most = max(most, n)
 	}
-	fmt.Fprintf(&text, "      limits:\n        max_tool_calls: %d # the most in one session, of %d\n", most, len(h.sessions))
+	fmt.Fprintf(&text, "      limits:\n        max_tool_calls: %d # the most in one of %s\n", most, count(len(h.sessions), "session"))
 	fmt.Fprintf(&text, "        rate_limit: {calls_per_window: %d, window_seconds: %d} # the most in a minute\n", h.mostAtOnce(), int(window/time.Second))
 	text.WriteString("      security:\n        allowed_tools:\n")
 	for _, tool := range slices.Sorted(maps.Keys(h.tools)) {

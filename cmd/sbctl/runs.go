@@ -37,9 +37,10 @@ type runsListCmd struct {
 
 // Help is the manual of runs list.
 func (runsListCmd) Help() string {
-	return `RESOURCES names what was handed out under a run; of a launch also what it was started
-with. In JSON "items" are the runs and "launches" the launches, each with the ids
-of its runs.
+	return `CALLS is how many calls of tools were let through, DENIALS what was refused of reads
+and calls. RESOURCES names what was handed out under a run; of a launch also what it
+was started with. In JSON "items" are the runs and "launches" the launches, each with
+the ids of its runs.
 
 Examples:
   sbctl runs
@@ -153,6 +154,7 @@ func (a *app) printRun(r *operatorv1.Run) error {
 			{Name: "opened", Value: a.out.When(r.GetOpened())},
 			{Name: "ended", Value: a.endedWords(r.GetEnded())},
 			{Name: "reads", Value: fmt.Sprint(r.GetReads())},
+			{Name: "calls", Value: fmt.Sprint(r.GetCalls())},
 			{Name: "denials", Value: fmt.Sprint(r.GetDenials())},
 			{Name: "resources", Value: strings.Join(r.GetResources(), ", ")},
 		},

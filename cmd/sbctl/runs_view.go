@@ -31,6 +31,7 @@ type runView struct {
 	Opened      string   `json:"opened"`
 	Ended       string   `json:"ended,omitempty"`
 	Reads       uint64   `json:"reads"`
+	Calls       uint64   `json:"calls"`
 	Denials     uint64   `json:"denials"`
 	Resources   []string `json:"resources"`
 }
@@ -39,7 +40,7 @@ func viewRun(r *operatorv1.Run) runView {
 	return runView{
 		RunID: r.GetRunId(), LaunchID: r.GetLaunchId(), SubjectID: r.GetSubject(), ProfileID: r.GetProfile(), Tier: r.GetTier(),
 		Attested: r.GetAttested(), Peer: peerView{r.GetUid(), r.GetPid()}, Command: r.GetCommand(), ShimVersion: r.GetShimVersion(),
-		Opened: ui.Stamp(r.GetOpened()), Ended: ui.Stamp(r.GetEnded()), Reads: r.GetReads(), Denials: r.GetDenials(),
+		Opened: ui.Stamp(r.GetOpened()), Ended: ui.Stamp(r.GetEnded()), Reads: r.GetReads(), Calls: r.GetCalls(), Denials: r.GetDenials(),
 		Resources: append([]string{}, r.GetResources()...),
 	}
 }
@@ -161,7 +162,7 @@ func (p presence) attested() string {
 	return "launched"
 }
 
-var runHead = []string{"RUN", "SUBJECT", "TIER", "PID", "ATTESTED", "SHIM", "OPENED", "READS", "DENIALS", "RESOURCES", "COMMAND"}
+var runHead = []string{"RUN", "SUBJECT", "TIER", "PID", "ATTESTED", "SHIM", "OPENED", "READS", "CALLS", "DENIALS", "RESOURCES", "COMMAND"}
 
 // runRows are the lines of a table of runs, and of launches with their runs
 // indented below each.
@@ -171,7 +172,7 @@ func (a *app) runRows(runs []*operatorv1.Run, launches []*operatorv1.Launch) [][
 		if l := p.launch; l != nil {
 			rows = append(rows, []string{
 				l.GetLaunchId(), l.GetSubject(), l.GetTier(), fmt.Sprint(l.GetPid()), p.attested(), "", a.openedAndEnded(l.GetOpened(), l.GetEnded()),
-				fmt.Sprint(l.GetReads()), fmt.Sprint(l.GetDenials()), namesInCell(readUnder(l, runs)), l.GetCommand(),
+				fmt.Sprint(l.GetReads()), "", fmt.Sprint(l.GetDenials()), namesInCell(readUnder(l, runs)), l.GetCommand(),
 			})
 			continue
 		}
@@ -181,7 +182,7 @@ func (a *app) runRows(runs []*operatorv1.Run, launches []*operatorv1.Launch) [][
 		}
 		rows = append(rows, []string{
 			id, r.GetSubject(), r.GetTier(), fmt.Sprint(r.GetPid()), p.attested(), r.GetShimVersion(), a.openedAndEnded(r.GetOpened(), r.GetEnded()),
-			fmt.Sprint(r.GetReads()), fmt.Sprint(r.GetDenials()), namesInCell(r.GetResources()), r.GetCommand(),
+			fmt.Sprint(r.GetReads()), fmt.Sprint(r.GetCalls()), fmt.Sprint(r.GetDenials()), namesInCell(r.GetResources()), r.GetCommand(),
 		})
 	}
 	return rows

@@ -96,6 +96,9 @@ func (c serverAddCmd) Run(ctx context.Context, a *app) error {
 		request.ObserveSeconds = uint64(span / time.Second)
 	}
 	got, err := call(ctx, a, doing, request, operatorv1.OperatorServiceClient.AddServer)
+	if there, ok := errors.AsType[*failure](err); ok && there.hint == "" && strings.HasSuffix(there.what, "exists already") {
+		return there.withHint("sbctl server show %s", c.Server)
+	}
 	if err != nil {
 		return err
 	}

@@ -191,6 +191,9 @@ func (a *app) subjects(ctx context.Context, doing string) ([]*operatorv1.Subject
 	return got.GetSubjects(), err
 }
 
+// listSubjects is the hint where no subject has nearly the name that was given.
+const listSubjects = "sbctl subject list"
+
 // subject is the subject of a name; one that does not exist is refused, with
 // the nearest that does.
 func (a *app) subject(ctx context.Context, doing, verb, name string) (*operatorv1.Subject, error) {
@@ -209,7 +212,7 @@ func (a *app) subject(ctx context.Context, doing, verb, name string) (*operatorv
 	if near, ok := nearest.Name(name, names); ok {
 		return nil, refused.withHint("sbctl subject %s %s", verb, near)
 	}
-	return nil, refused.withHint("sbctl subject list")
+	return nil, refused.withHint(listSubjects)
 }
 
 type subjectShowCmd struct {

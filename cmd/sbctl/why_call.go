@@ -349,7 +349,11 @@ func (c *called) revive(subject string) [][]string {
 	if c.known == nil || stateFor(c.known, subject) == processRunning {
 		return nil
 	}
-	return [][]string{{"server", "logs", c.server, "--subject", subject}, {"server", "restart", c.server, "--subject", subject}}
+	look := [][]string{{"server", "show", c.server}} // which has the cause
+	if c.known.GetUrl() == "" {
+		look = append(look, []string{"server", "logs", c.server, "--subject", subject})
+	}
+	return append(look, []string{"server", "restart", c.server, "--subject", subject})
 }
 
 // mendApproval is for what a person was to approve. Nothing is to be pasted where a

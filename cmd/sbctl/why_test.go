@@ -126,6 +126,7 @@ func TestMendCall(t *testing.T) {
 		return &operatorv1.ServerToolState{Name: name, State: state}
 	}
 	hosted := &operatorv1.Server{Name: "github", Hosted: true}
+	reached := &operatorv1.Server{Name: "github", Hosted: true, Url: "https://x"}
 	process := func(state string) *operatorv1.Server {
 		return &operatorv1.Server{Name: "github", Hosted: true, Processes: []*operatorv1.ServerProcess{{Subject: "coder", State: state}, {Subject: "other", State: "running"}}}
 	}
@@ -198,7 +199,8 @@ func TestMendCall(t *testing.T) {
 		{name: "method", capability: "method:github/roots.list", cause: "METHOD_POLICY", reason: "POLICY_BLOCKED", policy: policy, want: []string{"policy show coder github"}},
 		{name: "method without a policy", capability: "method:github/roots.list", cause: "METHOD_POLICY", reason: "POLICY_BLOCKED"},
 
-		{name: "died", capability: "call:github/search", cause: "SERVER_FAILED", reason: "BROKER_UNAVAILABLE", known: hosted, want: []string{"server logs github --subject coder", "server restart github --subject coder"}},
+		{name: "died", capability: "call:github/search", cause: "SERVER_FAILED", reason: "BROKER_UNAVAILABLE", known: hosted, want: []string{"server show github", "server logs github --subject coder", "server restart github --subject coder"}},
+		{name: "not reached", capability: "call:github/search", cause: "SERVER_FAILED", reason: "BROKER_UNAVAILABLE", known: reached, want: []string{"server show github", "server restart github --subject coder"}},
 		{name: "runs again", capability: "call:github/search", cause: "SERVER_WAITS", reason: "BROKER_UNAVAILABLE", known: process("running")},
 		{name: "busy", capability: "call:github/search", cause: "SERVER_BUSY", reason: "RATE_LIMITED", known: hosted, want: []string{"server show github"}},
 
