@@ -25,6 +25,8 @@ type agent struct {
 	t   *testing.T
 	in  io.WriteCloser
 	out *bufio.Reader
+
+	greeting string
 }
 
 func newAgent(t *testing.T, d *daemontest.Daemon, subject string) *agent {
@@ -47,7 +49,7 @@ func newAgent(t *testing.T, d *daemontest.Daemon, subject string) *agent {
 			t.Error(err)
 		}
 	})
-	a.ask("initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"0"}}`)
+	a.greeting = a.ask("initialize", `{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"0"}}`)
 	return a
 }
 
@@ -85,10 +87,10 @@ func TestThroughTheDaemon(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	operator := d.Operator()
-	for _, name := range []string{"one", "two"} {
+	for name, mode := range map[string]string{"one": "", "two": "", "new": "newer"} {
 		_, err := operator.AddServer(ctx, &operatorv1.AddServerRequest{
 			Server: &operatorv1.Server{
-				Name: name, Command: []string{path, "stub"}, Env: map[string]string{"TOKEN": "${secret:token}"},
+				Name: name, Command: []string{path, "stub", mode}, Env: map[string]string{"TOKEN": "${secret:token}"},
 			},
 			Subjects: []string{"worker"},
 		})
@@ -100,6 +102,14 @@ func TestThroughTheDaemon(t *testing.T) {
 		}
 	}
 	a := newAgent(t, d, "worker")
+	for _, want := range []string{`The server \"one\" says of its tools, which are named one_… here:\n> Be é`, `\n> Be new`} {
+		if !strings.Contains(a.greeting, want) {
+			t.Errorf("no %s in %s", want, a.greeting)
+		}
+	}
+	if got := a.call("new_echo", `{"a":1.0}`); !strings.Contains(got, `"arguments":{"a":1.0}`) {
+		t.Errorf("a server of the era without sessions: %s", got)
+	}
 	listed := a.ask("tools/list", `{}`)
 	for _, name := range []string{"one", "two"} {
 		if want := strings.Replace(goldenObject, `"name":"golden"`, `"name":"`+name+`_golden"`, 1); !strings.Contains(listed, want) {
@@ -125,6 +135,9 @@ func TestThroughTheDaemon(t *testing.T) {
 	b := newAgent(t, d, "other")
 	if got := b.ask("tools/list", `{}`); strings.Contains(got, "_golden") {
 		t.Errorf("listed for another subject: %s", got)
+	}
+	if strings.Contains(b.greeting, "The server") {
+		t.Errorf("instructions for another subject: %s", b.greeting)
 	}
 	if got := b.call("one_golden", `{}`); got != denied {
 		t.Errorf("called by another subject: %s", got)
