@@ -50,6 +50,7 @@ var onlyImporters = map[string][]string{
 	"golang.org/x/crypto/nacl/secretbox":     {"vault/...", "audit"}, // rows and slots; the signing keys
 	"github.com/coreos/go-systemd/v22":       {"daemon/...", "cmd/sbd"},
 	"github.com/landlock-lsm/go-landlock":    {"worker/launch"},
+	"github.com/clipperhouse/uax29/v2":       {"daemon/memory"},
 	"github.com/rogpeppe/go-internal":        {},
 	"github.com/google/go-cmp":               {},
 	"pgregory.net/rapid":                     {},
