@@ -309,7 +309,7 @@ func (d *Daemon) cardFor(g *gateAsk, k cardKey, attached *card) (*card, gateAnsw
 		a.mu.Unlock()
 		return nil, gateAnswer{outcome: gateDenied, reason: wire.ApprovalDenied, cause: causeQuiet}, nil
 	}
-	if of, all := a.waits(k.subject); of >= maxCardsPerSubject || all >= maxCards {
+	if of, all := a.waits(k.subject); of >= maxCardsPerSubject || all >= maxCards || a.leaves(k.asker(), at) {
 		a.mu.Unlock()
 		return nil, gateAnswer{outcome: gateDenied, reason: wire.RateLimited, cause: causeTooMany}, nil
 	}

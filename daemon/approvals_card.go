@@ -16,6 +16,7 @@ import (
 const (
 	maxCards           = 256         // that wait or were approved and not used
 	maxCardsPerSubject = 16          // likewise
+	maxLeftPerSubject  = 32          // that nobody had answered when their run ended, within the life of a card
 	keptCards          = 200         // that have ended, for the operator to look at
 	maxKeptAnswer      = 1 << 20     // bytes of one answer that nobody got
 	maxKeptAnswers     = 16 << 20    // bytes of all of them
@@ -63,6 +64,14 @@ func (s cardState) String() string {
 	}
 	return ""
 }
+
+// askerKey is a subject; a later one of its name is another one.
+type askerKey struct {
+	subject string
+	born    int64
+}
+
+func (k cardKey) asker() askerKey { return askerKey{k.subject, k.born} }
 
 // over reports whether nothing comes of the card any more but the replay of an
 // answer.
@@ -206,16 +215,17 @@ type approvals struct {
 	byKey    map[cardKey]*card // those that the same request attaches to
 	ended    []*card           // newest last
 	history  map[cardTopic]*askings
-	kept     int            // bytes of answers
-	held     map[string]int // uses of standing answers that are under way
-	reads    map[*run]int   // reads that wait
+	kept     int                     // bytes of answers
+	held     map[string]int          // uses of standing answers that are under way
+	reads    map[*run]int            // reads that wait
+	left     map[askerKey][]deadline // of cards that nobody had answered when their run ended, until they would have expired
 	watchers map[*cardWatcher]struct{}
 	wakes    chan struct{} // capacity 1
 }
 
 func newApprovals() *approvals {
 	return &approvals{
-		cards: map[string]*card{}, byKey: map[cardKey]*card{}, history: map[cardTopic]*askings{}, held: map[string]int{}, reads: map[*run]int{},
+		cards: map[string]*card{}, byKey: map[cardKey]*card{}, history: map[cardTopic]*askings{}, held: map[string]int{}, reads: map[*run]int{}, left: map[askerKey][]deadline{},
 		watchers: map[*cardWatcher]struct{}{}, wakes: make(chan struct{}, 1),
 	}
 }
@@ -251,6 +261,9 @@ func (a *approvals) wake() {
 
 // set moves a card on and tells who waits and who watches. The caller holds mu.
 func (a *approvals) set(c *card, state cardState) {
+	if c.state == cardPending && state == cardVoid && c.cause == causeRunOver {
+		a.left[c.key.asker()] = append(a.left[c.key.asker()], c.expires)
+	}
 	c.state = state
 	if state > cardDeciding {
 		c.args = nil
@@ -314,6 +327,20 @@ func (a *approvals) waits(subject string) (of, all int) {
 		}
 	}
 	return of, all
+}
+
+// leaves reports whether a subject has left so many requests behind, by ending its
+// runs, that nobody is asked for it: else who asks anew each time would tell a person
+// as often as it likes. The caller holds mu.
+func (a *approvals) leaves(who askerKey, at reading) bool {
+	for one, all := range a.left {
+		if all = slices.DeleteFunc(all, func(e deadline) bool { return e.passed(at) }); len(all) == 0 {
+			delete(a.left, one)
+		} else {
+			a.left[one] = all
+		}
+	}
+	return len(a.left[who]) >= maxLeftPerSubject
 }
 
 // note counts that something was asked once more, and returns how often that makes.
