@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -509,7 +510,12 @@ func (p *hostProcess) why() (cause, words string) {
 		if code := p.ended.GetCode(); code > 0 && p.ended.GetWhy() == "exited" {
 			words += fmt.Sprintf(" with code %d", code)
 		}
-		if detail := peer.Printable(p.ended.GetDetail()); detail != "" {
+		switch detail := peer.Printable(p.ended.GetDetail()); {
+		case strings.HasPrefix(detail, words): // it says the same, and perhaps more
+			words = detail
+		case p.ended.GetWhy() == "exited" && strings.HasPrefix(detail, "the server "):
+			words = detail
+		case detail != "":
 			words += ": " + detail
 		}
 		return causeServerExited, words
