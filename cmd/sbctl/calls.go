@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
-	"subjectbroker/grants"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
 
@@ -21,13 +20,16 @@ type callsCmd struct {
 // Help is the manual of calls.
 func (callsCmd) Help() string {
 	return `Calls of tools of the servers behind the broker, as the log has them: who called
-what, what came of it and how long it took. Arguments and results are in no log. A message
-that calls no tool and had to be judged stands as method:SERVER/METHOD.`
+what, what came of it and how long it took. Arguments and results are in no log. What
+calls no tool and had to be judged stands as method:SERVER/METHOD.`
 }
 
 // kindCallDone is the kind of an entry that says how a call ended that was let
 // through; kindCall is that of how it was judged.
 const kindCallDone = "call.done"
+
+// actionCall is the action of an entry about a tool.
+const actionCall = "call"
 
 // callEntry is what is read of an entry about a call.
 type callEntry struct {
@@ -76,7 +78,7 @@ func viewCall(e callEntry) callView {
 	if e.Decision == decisionAllow {
 		view.CostMicros = e.Count
 	}
-	if e.Tool == "" && e.Action != grants.Call.String() {
+	if e.Tool == "" && e.Action != actionCall {
 		view.Method = e.Action
 	}
 	return view

@@ -31,8 +31,10 @@ the absolute path of sb-mcp, the subject, and the home when it is not the
 default. Shows the difference, and ends with "sb-mcp check". Doing it again
 changes nothing.
 
---list shows each entry that starts sb-mcp; one that wraps a server of the agent's own
-says so under CONNECTED, and "disconnect" leaves it. --print and --list need no daemon.
+--list shows each entry that starts sb-mcp; one that wraps a server of the agent's
+own says so under CONNECTED, and "disconnect" leaves it.
+
+--print and --list need no daemon.
 
 Examples:
   sbctl connect claude --subject worker

@@ -100,16 +100,16 @@ func judgePolicies(servers []*operatorv1.Server, policies []*operatorv1.Policy) 
 // liftOf is the command that ends what a policy has stopped, or shows it where only
 // time does.
 func liftOf(servers []*operatorv1.Server, p *operatorv1.Policy) string {
-	of := shellQuote(p.GetSubject()) + " " + p.GetServer()
+	subject, server := shellQuote(p.GetSubject()), p.GetServer()
 	if !slices.ContainsFunc(p.GetMeters(), (*operatorv1.PolicyMeter).GetKilled) {
-		return "sbctl policy show " + of
+		return fmt.Sprintf("sbctl policy show %s %s", subject, server)
 	}
 	for _, s := range servers {
-		if s.GetName() == p.GetServer() && s.GetHosted() {
-			return "sbctl server restart " + s.GetName() + " --subject " + shellQuote(p.GetSubject())
+		if s.GetName() == server && s.GetHosted() {
+			return fmt.Sprintf("sbctl server restart %s --subject %s", server, subject)
 		}
 	}
-	return "sbctl policy reset " + of
+	return fmt.Sprintf("sbctl policy reset %s %s", subject, server)
 }
 
 // probeGates says whether anybody can answer where a person is asked.
