@@ -293,14 +293,13 @@ func (a *callAsk) judge(v *verdict) {
 		v.outcome, v.reason, v.cause = grants.Denied, wire.AccessDenied, causeWithheld
 		return
 	}
-	now := a.d.clock.now()
 	a.policy = st.policyOf(a.run.subject, a.call.server)
 	if a.policy == nil {
 		a.stopped(st, v)
 		return
 	}
-	a.observed = a.policy.Observes(now) || st.observed(a.call.server, now)
-	a.verdict = st.meters.judge(a.who(), a.policy, a.question(now))
+	a.observed = st.observes(a.policy, a.d.clock.reached())
+	a.verdict = st.meters.judge(a.who(), a.policy, a.question(a.d.clock.now()))
 	a.follow(v)
 }
 
@@ -559,7 +558,7 @@ func (d *Daemon) beginMethod(ctx context.Context, r *run, server, method string)
 	if policy != nil {
 		e.Policy = policy.Version()
 	}
-	now := d.clock.now()
+	now := d.clock.reached()
 	switch {
 	case policy != nil && policy.AllowsMethod(method):
 	case policy != nil && policy.Observes(now) || st.observed(server, now):

@@ -22,7 +22,8 @@ type clock struct {
 
 // reading is one look at the clocks.
 type reading struct {
-	now    time.Time
+	now    time.Time // never before what it was
+	wall   time.Time // as it is
 	bootID string
 	since  time.Duration
 	behind bool // CLOCK_ROLLBACK: timed grants count as expired
@@ -43,7 +44,7 @@ func (c *clock) raise(mark time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if mark.After(c.high) {
-		c.high = mark
+		c.high = mark.Round(0)
 	}
 }
 
@@ -51,7 +52,10 @@ func (c *clock) raise(mark time.Time) {
 // stays behind until it has passed it again or the operator confirms it.
 func (c *clock) read() reading {
 	id, since := c.boot()
-	now := c.now()
+	// Without its reading of the monotonic clock, by which a wall clock that was set
+	// back would be compared as if it had not been.
+	now := c.now().Round(0)
+	wall := now
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -63,7 +67,19 @@ func (c *clock) read() reading {
 	if now.Before(c.high) { // a grant that ended by the wall clock stays ended
 		now = c.high
 	}
-	return reading{now: now, bootID: id, since: since, behind: c.behind}
+	return reading{now: now, wall: wall, bootID: id, since: since, behind: c.behind}
+}
+
+// reached is the wall clock, and never before what it was: what ended by it stays
+// ended when it is set back.
+func (c *clock) reached() time.Time {
+	now := c.now().Round(0)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Before(c.high) {
+		return c.high
+	}
+	return now
 }
 
 // mark is the high-water mark.
@@ -77,7 +93,7 @@ func (c *clock) mark() time.Time {
 func (c *clock) confirm() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.high, c.behind = c.now(), false
+	c.high, c.behind = c.now().Round(0), false
 	return c.high
 }
 

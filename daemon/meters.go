@@ -25,11 +25,53 @@ const meterIdle = 30 * time.Minute
 // for its turn. Only that one can be written to the vault, because only of it can
 // be said from which entry on the log has to be counted.
 type meters struct {
+	read func() reading // the clocks, for a wall clock that is set; nil: it never is
+
 	mu      sync.Mutex
 	live    tallies
 	settled tallies
 	since   []*meterEvent // what live has counted and settled has not, in the log's order
 	last    uint64        // seq of the newest of them
+	steps   clockSteps
+}
+
+// clockSteps are how far the wall clock was set, as the boot clock shows. Everything
+// in meters is by a wall clock that never was: whoever sets it opens no window early,
+// and has none stay closed.
+type clockSteps struct {
+	shift time.Duration // the wall clock less that one
+	boot  string        // as was last looked at; empty: there is no boot clock
+	drift time.Duration // the wall clock less the boot clock then
+}
+
+// look finds out whether the wall clock was set, or the machine started, since.
+func (c *clockSteps) look(at reading) {
+	if at.bootID == "" {
+		return
+	}
+	drift := time.Duration(at.wall.UnixMilli())*time.Millisecond - at.since.Truncate(time.Millisecond)
+	by := drift - c.drift
+	switch {
+	case c.boot != at.bootID:
+		c.boot, c.drift = at.bootID, drift
+	case by > clockSlack || by < -clockSlack:
+		c.shift, c.drift = c.shift+by, drift
+	}
+}
+
+// wall is a moment of meters by the wall clock; zero: none is.
+func (c *clockSteps) wall(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.Add(c.shift)
+}
+
+// look is that of the steps. The caller holds mu.
+func (m *meters) look() {
+	if m.read != nil {
+		m.steps.look(m.read())
+	}
 }
 
 func newMeters() *meters {
@@ -91,7 +133,7 @@ type meterEvent struct {
 	seq                     uint64 // of its entry; of a close, of the newest entry before it
 	subject, server, launch string
 	tool                    string
-	at                      time.Time
+	at                      time.Time // by the wall clock, and once it is counted by that of meters
 	micros                  uint64    // what a call cost
 	end                     rules.End // how it ended
 	killedBy                string    // name of the policy
@@ -267,6 +309,8 @@ func (m *meters) note(e meterEvent) {
 	if e.seq == 0 {
 		e.seq = m.last
 	}
+	m.look()
+	e.at = e.at.Add(-m.steps.shift)
 	m.live.apply(&e, nil)
 	m.push(&e)
 }
@@ -316,6 +360,8 @@ func (m *meters) again() {
 func (m *meters) judge(who meterEvent, policy *rules.Compiled, call rules.Call) rules.Verdict {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.look()
+	call.Now = call.Now.Add(-m.steps.shift)
 	// Whoever judges may still look at a policy that was replaced: what is counted
 	// under the new one stays as it is.
 	meter := &rules.Meter{}
@@ -346,6 +392,8 @@ func (m *meters) take(e meterEvent, policy *rules.Compiled, call rules.Call, let
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e.what, e.policy = meterTake, policy
+	m.look()
+	e.at, call.Now = e.at.Add(-m.steps.shift), call.Now.Add(-m.steps.shift)
 	took := &taken{event: &e}
 	if policy == nil {
 		e.what = meterUse
@@ -472,7 +520,7 @@ func (m *meters) of(subject, server string) []*operatorv1.PolicyMeter {
 			continue
 		}
 		all = append(all, &operatorv1.PolicyMeter{
-			LaunchId: launch, Calls: s.meter.Calls, SpentMicros: t.spent, Began: millis(s.meter.Began),
+			LaunchId: launch, Calls: s.meter.Calls, SpentMicros: t.spent, Began: millis(m.steps.wall(s.meter.Began)),
 			OpenBreakers: s.meter.OpenBreakers(), Killed: s.meter.KilledBy != "" || t.killedBy != "",
 		})
 	}
@@ -502,7 +550,8 @@ func (m *meters) deadline(who meterEvent, policy *rules.Compiled) (time.Time, ru
 	if s == nil || s.meter == nil || s.limits != policy.LimitsVersion() || s.meter.Began.IsZero() {
 		return time.Time{}, ""
 	}
-	return s.meter.Began.Add(limit), action
+	m.look()
+	return m.steps.wall(s.meter.Began).Add(limit), action
 }
 
 // killedBy is the policy that killed a session, or stopped its server; empty: none

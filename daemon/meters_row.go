@@ -25,10 +25,18 @@ import (
 //	 "events":[{"what":…,"subject":…,"server":…,"launch":…,"tool":…,"at":…,
 //	            "micros":…,"end":…,"killedBy":…,"grant":…}]}                not counted yet: see recovery.marks
 //
-// Times are Unix milliseconds. What is empty is left out. Subjects, servers and
+// and beside v how far the wall clock was set and how far it was from the boot clock:
+//
+//	"shift":…,"boot":…,"drift":…                                           as clockSteps says
+//
+// Times are Unix milliseconds, those of tallies by the clock that never was set, and
+// spans are milliseconds. What is empty is left out. Subjects, servers and
 // launches rise, and nothing at all is no bytes at all.
 type storedMeters struct {
 	V       int           `json:"v"`
+	Shift   int64         `json:"shift,omitempty"`
+	Boot    string        `json:"boot,omitempty"`
+	Drift   int64         `json:"drift,omitempty"`
 	Tallies []storedTally `json:"tallies,omitempty"`
 	Events  []storedEvent `json:"events,omitempty"`
 }
@@ -67,7 +75,9 @@ type storedEvent struct {
 func (m *meters) encode(now time.Time) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	row := storedMeters{V: 1}
+	m.look()
+	now = now.Add(-m.steps.shift)
+	row := storedMeters{V: 1, Shift: m.steps.shift.Milliseconds(), Boot: m.steps.boot, Drift: m.steps.drift.Milliseconds()}
 	for k, t := range m.settled {
 		one := storedTally{Subject: k.subject, Server: k.server, Spent: t.spent, KilledBy: t.killedBy, Over: t.over}
 		for _, launch := range slices.Sorted(maps.Keys(t.sessions)) {
@@ -255,6 +265,7 @@ func (s *state) recount(raw []byte, tail []*meterEvent) error {
 	if m.live, err = row.tallies(); err != nil {
 		return err
 	}
+	m.steps = clockSteps{time.Duration(row.Shift) * time.Millisecond, row.Boot, time.Duration(row.Drift) * time.Millisecond}
 	var events []*meterEvent
 	for _, stored := range row.Events {
 		e, err := stored.event()
@@ -264,6 +275,7 @@ func (s *state) recount(raw []byte, tail []*meterEvent) error {
 		events = append(events, e)
 	}
 	for _, e := range append(events, tail...) {
+		e.at = e.at.Add(-m.steps.shift)
 		if g, ok := s.set.Grant(e.grant); ok && g.Uses > 0 {
 			s.uses[e.grant]++
 		}

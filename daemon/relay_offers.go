@@ -75,9 +75,8 @@ func (s *state) hostedServers() []string {
 // listed here is refused.
 func (d *Daemon) callableOf(r *run, server string, o *offer) (tools []pin, instructions string) {
 	st := d.state()
-	now := d.clock.now()
 	policy := st.policyOf(r.subject, server)
-	if policy != nil && (policy.Observes(now) || st.observed(server, now)) {
+	if policy != nil && st.observes(policy, d.clock.reached()) {
 		policy = nil
 	}
 	if policy != nil && st.meters.killedBy(r.subject, server, r.launchID()) != "" {

@@ -13,6 +13,7 @@ import (
 
 	"subjectbroker/audit"
 	"subjectbroker/grants"
+	"subjectbroker/grants/rules"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
 )
@@ -49,6 +50,11 @@ func (s *state) given(server *grants.Server, name string) bool {
 func (s *state) observed(name string, at time.Time) bool {
 	server, ok := s.server(name)
 	return ok && at.Before(server.ObserveUntil)
+}
+
+// observes reports whether the rules of a policy only log at a time. It takes mu.
+func (s *state) observes(policy *rules.Compiled, at time.Time) bool {
+	return policy.Observes(at) || s.observed(policy.Policy().Server, at)
 }
 
 // loadServers reads the servers and what was trusted of them.
@@ -111,7 +117,7 @@ func (o operator) serverChange(ctx context.Context, st *state, server grants.Ser
 				d.hosts.logs.forget(server.Name)
 			}
 		},
-		after:  func() { d.hub.listChanged() },
+		after: func() { d.hub.listChanged() },
 	})
 }
 

@@ -52,7 +52,8 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 			_ = d.settle() // tried again at the next tick
 		}
 		d.changing.mu.Unlock()
-		now := d.clock.read().now
+		d.clock.read() // moves the mark
+		now := d.clock.now()
 		if now.Sub(lastSuppressed) >= suppressedPeriod || now.Before(lastSuppressed) {
 			d.suppressed(now)
 			lastSuppressed = now

@@ -313,6 +313,7 @@ func (d *Daemon) enter(operator bool) error {
 	if err := st.recount(known.meters, known.calls); err != nil {
 		return err
 	}
+	st.meters.read = d.clock.read
 	if st.marked && !operator {
 		d.locking.set(lockedByOperator, "locked by the operator, before sbd was started")
 		return errStaysLocked
