@@ -251,7 +251,8 @@ func lacking(cfg Config, abi int, nested nesting, open []string) error {
 
 // makeGrounds makes the directories that programs make at their first start,
 // empty and with the same modes, so that there is something to cover: a server
-// that is started later outside would otherwise take orders from inside.
+// that is started later outside would otherwise take orders from inside. As a rule
+// they are there: see holdGrounds.
 func makeGrounds(around surroundings) error {
 	for _, g := range grounds(around) {
 		if info, err := os.Stat(filepath.Dir(g.path)); err != nil || !info.IsDir() {

@@ -32,8 +32,9 @@ type Tree struct {
 	died  syscall.Signal
 	sent  syscall.Signal // the last that was handed on, for Wait
 
-	term *relay // nil: the command has no terminal
-	once sync.Once
+	grounds heldGrounds
+	term    *relay // nil: the command has no terminal
+	once    sync.Once
 }
 
 // handedOn are the signals that are the tree's. Those of a terminal are for the
@@ -96,6 +97,9 @@ func start(ctx context.Context, cfg Config, trial bool) (*Tree, error) {
 		}
 	}
 	signal.Notify(t.signals, unix.SIGCONT, unix.SIGWINCH)
+	if given.Nested == outermost && !trial {
+		t.grounds = holdGrounds(given.Around)
+	}
 	err = t.fork(given, theirs)
 	theirs.Close()
 	if err == nil {
@@ -370,6 +374,7 @@ func (t *Tree) end() {
 		signal.Stop(t.signals)
 		_ = t.control.unix.Close()
 		t.term.finish()
+		t.grounds.release()
 	})
 }
 
