@@ -48,6 +48,8 @@ func ParseQuery(query string) (Query, error) {
 		return Query{}, fmt.Errorf("%w: it is longer than %d bytes", ErrQuery, MaxQuery)
 	case !utf8.ValidString(query):
 		return Query{}, fmt.Errorf("%w: it is not UTF-8", ErrQuery)
+	case strings.Count(query, `"`)%2 != 0:
+		return Query{}, fmt.Errorf("%w: a phrase is opened and not closed", ErrQuery)
 	case strings.ContainsFunc(query, func(r rune) bool { return unicode.IsControl(r) && !unicode.IsSpace(r) }):
 		return Query{}, fmt.Errorf("%w: it holds a control character", ErrQuery)
 	}
@@ -64,8 +66,6 @@ func ParseQuery(query string) (Query, error) {
 		}
 	}
 	switch {
-	case strings.Count(query, `"`)%2 != 0:
-		return Query{}, fmt.Errorf("%w: a phrase is opened and not closed", ErrQuery)
 	case len(q.terms) == 0:
 		return Query{}, fmt.Errorf("%w: there is no word in it", ErrQuery)
 	case len(q.terms) > MaxTerms:
