@@ -21,6 +21,8 @@ func wrapServer(ctx context.Context, config worker.Config, opts options, stdin i
 	runtime.GOMAXPROCS(processors)
 	stdin, restore := waiting(stdin)
 	defer restore()
+	stdout, restoreOut := ready(stdout)
+	defer restoreOut()
 	// Signals are caught, none is ignored: what is ignored stays so in the server.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)

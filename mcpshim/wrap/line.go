@@ -2,56 +2,27 @@ package wrap
 
 import (
 	"io"
-	"os"
-	"runtime"
 	"sync"
-	"syscall"
+
+	"subjectbroker/proto/quick"
 )
 
 // lineWriter writes whole lines, one at a time. It is safe for concurrent use.
 type lineWriter struct {
 	mu     sync.Mutex
 	out    io.Writer
-	failed error // the first error: nothing is written after it
-
-	raw syscall.RawConn // of a pipe of ours; nil: writing may always have to wait
+	stream *quick.Stream // of out; nil: writing may always have to wait
+	failed error         // the first error: nothing is written after it
 }
 
-// newPipeWriter writes to a pipe that we made.
-func newPipeWriter(pipe *os.File) *lineWriter {
-	l := &lineWriter{out: pipe}
-	if raw, err := pipe.SyscallConn(); err == nil {
-		l.raw = raw
+func newLineWriter(out io.Writer) *lineWriter {
+	l := &lineWriter{out: out}
+	if source, ok := out.(quick.Source); ok {
+		if l.stream = quick.New(source); l.stream != nil {
+			l.out = l.stream
+		}
 	}
 	return l
-}
-
-// wholeAtOnce is what a pipe that does not block takes as a whole or not at all, in
-// bytes: PIPE_BUF.
-var wholeAtOnce = func() int {
-	if runtime.GOOS == "linux" {
-		return 4096
-	}
-	return 512
-}()
-
-// tryWrite is write where that does not wait. Otherwise nothing is written, and it
-// returns false; so it does when writing fails, and write says why.
-func (l *lineWriter) tryWrite(line []byte) bool {
-	if l.raw == nil || len(line) >= wholeAtOnce || !l.mu.TryLock() {
-		return false
-	}
-	defer l.mu.Unlock()
-	if l.failed != nil {
-		return false
-	}
-	line = append(line, '\n')
-	n := 0
-	err := l.raw.Write(func(fd uintptr) bool {
-		n, _ = syscall.Write(int(fd), line)
-		return true
-	})
-	return err == nil && n == len(line)
 }
 
 // write writes line and a newline in one write. The line's memory may be used for
@@ -64,4 +35,14 @@ func (l *lineWriter) write(line []byte) error {
 	}
 	_, l.failed = l.out.Write(append(line, '\n'))
 	return l.failed
+}
+
+// tryWrite is write where that does not wait. Otherwise nothing is written, and it
+// returns false; so it does when writing fails, and write says why.
+func (l *lineWriter) tryWrite(line []byte) bool {
+	if l.stream == nil || len(line) >= quick.Whole || !l.mu.TryLock() {
+		return false
+	}
+	defer l.mu.Unlock()
+	return l.failed == nil && l.stream.TryWrite(append(line, '\n'))
 }

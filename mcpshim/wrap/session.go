@@ -80,7 +80,7 @@ type request struct {
 
 func newSession(config Config) *session {
 	s := &session{
-		client: &lineWriter{out: config.Out}, trouble: config.Trouble, tick: 5 * time.Second,
+		client: newLineWriter(config.Out), trouble: config.Trouble, tick: 5 * time.Second,
 		queue: make(chan *ask, maxQueued), decided: make(chan *ask, maxQueued), lost: make(chan struct{}), killed: make(chan struct{}), recheck: make(chan struct{}, 1),
 		open: map[string]*request{}, told: map[wire.Reason]bool{},
 	}

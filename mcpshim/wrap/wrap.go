@@ -23,6 +23,7 @@ import (
 
 	"subjectbroker/mcpshim"
 	"subjectbroker/mcpshim/strict"
+	"subjectbroker/proto/quick"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker"
 )
@@ -85,7 +86,7 @@ func (s *session) serve(ctx context.Context, config Config) (code int, err error
 	}
 	defer server.stdout.Close()
 	defer s.trimmer.Stop()
-	s.server = newPipeWriter(server.stdin)
+	s.server = newLineWriter(server.stdin)
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	kept, read := make(chan struct{}), make(chan struct{})
@@ -99,7 +100,7 @@ func (s *session) serve(ctx context.Context, config Config) (code int, err error
 	go func() {
 		defer close(read)
 		limit := orDefault(config.MaxServerLine, DefaultMaxServerLine)
-		s.readServer(working, strict.NewLineReader(&unending{in: server.stdout, limit: limit, over: func() {
+		s.readServer(working, strict.NewLineReader(&unending{in: quick.Reader(server.stdout), limit: limit, over: func() {
 			s.noteDropped()
 			s.trouble(fmt.Sprintf("the server was ended: it wrote more than %d bytes without an end of the line", 2*limit))
 			server.signal(syscall.SIGKILL)

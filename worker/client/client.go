@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"subjectbroker/proto/place"
+	"subjectbroker/proto/quick"
 	"subjectbroker/proto/wire"
 )
 
@@ -121,7 +122,7 @@ func (s *single) dial(context.Context, string) (net.Conn, error) {
 	if s.conn == nil {
 		return nil, &wire.Error{Reason: wire.BrokerUnavailable, Message: "the connection to the daemon has ended", Hint: startHint}
 	}
-	conn := s.conn
+	conn := quick.Conn(s.conn)
 	s.conn = nil
 	close(s.taken)
 	return conn, nil
