@@ -316,10 +316,13 @@ func (a *callAsk) stopped(st *state, v *verdict) {
 }
 
 // pinned is the pin that the tool is judged by, and whether it may be called as far
-// as what was trusted says. Only a wrapped server may be without trust.
+// as what was trusted says. Only a wrapped server may be without trust. It takes mu.
 func (a *callAsk) pinned(st *state) (pin string, ok bool) {
 	if !a.call.hosted && !st.trusted(a.call.server) {
-		return "", true
+		// What its server offers nobody knows: another case may be the same tool there.
+		st.mu.RLock()
+		defer st.mu.RUnlock()
+		return "", !st.set.LikeCall(a.run.subject, a.call.server+"/"+a.call.tool)
 	}
 	return st.callable(a.call.server, a.call.tool, a.call.offer)
 }
