@@ -38,6 +38,7 @@ type setupMessage struct {
 	Home, SocketDir, Workspace []byte
 	Homes, Readable            [][]byte
 	Sandbox, NoNet, NoBroker   bool
+	Tasks                      int
 	Around                     aroundMessage
 	Nested                     nesting
 	Mark, Outer                Marker
@@ -55,7 +56,7 @@ func (s setup) MarshalJSON() ([]byte, error) {
 	cfg, around := s.Config, s.Around
 	return json.Marshal(setupMessage{
 		Home: []byte(cfg.Home), SocketDir: []byte(cfg.SocketDir), Workspace: []byte(cfg.Workspace), Homes: bytesOf(cfg.Homes), Readable: bytesOf(cfg.Readable),
-		Sandbox: cfg.Sandbox, NoNet: cfg.NoNet, NoBroker: cfg.NoBroker, Nested: s.Nested, Mark: s.Mark, Outer: s.Outer, Trial: s.Trial,
+		Sandbox: cfg.Sandbox, NoNet: cfg.NoNet, NoBroker: cfg.NoBroker, Tasks: cfg.Tasks, Nested: s.Nested, Mark: s.Mark, Outer: s.Outer, Trial: s.Trial,
 		Around: aroundMessage{
 			Home: []byte(around.Home), RuntimeDir: []byte(around.RuntimeDir), TmuxDir: []byte(around.TmuxDir),
 			Sockets: bytesOf(around.Sockets), AbstractBus: around.AbstractBus,
@@ -72,7 +73,7 @@ func (s *setup) UnmarshalJSON(text []byte) error {
 	*s = setup{
 		Config: Config{
 			Home: string(m.Home), SocketDir: string(m.SocketDir), Workspace: string(m.Workspace), Homes: stringsOf(m.Homes), Readable: stringsOf(m.Readable),
-			Sandbox: m.Sandbox, NoNet: m.NoNet, NoBroker: m.NoBroker, Subject: m.Mark.Subject, Profile: m.Mark.Profile,
+			Sandbox: m.Sandbox, NoNet: m.NoNet, NoBroker: m.NoBroker, Tasks: m.Tasks, Subject: m.Mark.Subject, Profile: m.Mark.Profile,
 		},
 		Around: surroundings{
 			Home: string(m.Around.Home), RuntimeDir: string(m.Around.RuntimeDir), TmuxDir: string(m.Around.TmuxDir),

@@ -211,6 +211,7 @@ func (f *firstProcess) prepare() error {
 		return err
 	}
 	if f.setup.Nested == outermost && !f.setup.Trial {
+		boundPIDs(cfg.Tasks)
 		if err := makeGrounds(around); err != nil {
 			return err
 		}
@@ -336,6 +337,11 @@ func (f *firstProcess) fork(program, dir string, order run, files [3]uintptr) (p
 		unix.Close(rules)
 	}
 	uid, gid := os.Geteuid(), os.Getegid()
+	unbound, err := bindTasks(f.setup.Config.Tasks)
+	if err != nil {
+		return 0, fmt.Errorf("limiting its processes: %w", err)
+	}
+	defer unbound()
 	pid, err = syscall.ForkExec(program, order.Argv, &syscall.ProcAttr{
 		Dir: dir, Env: order.Env, Files: files[:],
 		Sys: &syscall.SysProcAttr{

@@ -79,6 +79,11 @@ type Config struct {
 	// Sandbox.
 	Readable []string
 
+	// Tasks is how many processes and threads the tree may have at once, where the
+	// kernel counts them by user namespace (Linux 5.14; for uid 0 by pid namespace,
+	// 6.14). When memory runs out a tree with a limit is the first to go. 0: no limit.
+	Tasks int
+
 	// Environ is the caller's environment; sockets that it names are covered.
 	// Nil means os.Environ().
 	Environ []string

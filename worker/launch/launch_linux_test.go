@@ -915,7 +915,7 @@ func TestDoorsMadeLater(t *testing.T) {
 func TestSetup(t *testing.T) {
 	path := "/home/\xff\xfe"
 	given := setup{
-		Config: Config{Home: path + "/h", SocketDir: path + "/s", Homes: []string{path + "/o"}, Workspace: path + "/w", Readable: []string{path}, Sandbox: true, NoNet: true, Environ: []string{"TOKEN=" + secret}},
+		Config: Config{Home: path + "/h", SocketDir: path + "/s", Homes: []string{path + "/o"}, Workspace: path + "/w", Readable: []string{path}, Sandbox: true, NoNet: true, Tasks: 400, Environ: []string{"TOKEN=" + secret}},
 		Around: surroundings{Home: path, RuntimeDir: path + "/r", TmuxDir: path + "/t", Sockets: []string{path + "/a"}, AbstractBus: true},
 		Nested: oldProc, Trial: true, Mark: Marker{Subject: "worker"}, Outer: Marker{Subject: "outer"},
 	}
