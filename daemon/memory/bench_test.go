@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -168,11 +169,23 @@ func addTo(tb testing.TB, ix *Index, tenant string, entries int) {
 	}
 }
 
-// eight runs work in eight goroutines and reports percentiles.
+// cpu is the processor time of this process.
+func cpu(tb testing.TB) time.Duration {
+	tb.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		tb.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// eight runs work in eight goroutines, and reports percentiles and, because the
+// machine may be busy, processor time.
 func eight(b *testing.B, work func(n int)) {
 	var mu sync.Mutex
 	var all []time.Duration
 	var wg sync.WaitGroup
+	before := cpu(b)
 	b.ResetTimer()
 	for g := range 8 {
 		wg.Go(func() {
@@ -188,6 +201,7 @@ func eight(b *testing.B, work func(n int)) {
 		})
 	}
 	wg.Wait()
+	b.ReportMetric((cpu(b)-before).Seconds()*1000/float64(b.N), "cpu-ms")
 	percentiles(b, all)
 }
 

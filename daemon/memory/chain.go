@@ -17,10 +17,22 @@ type document struct {
 	kind  uint8
 	gone  atomic.Bool // its content was taken out
 	chain atomic.Pointer[chain]
+
+	// in is the piece that it lies in now, and number its place there; writing of
+	// its tenant, nil when its content was taken out.
+	in     *piece
+	number uint32
+}
+
+// mark tells searches that there is more to know about it.
+func (d *document) mark() {
+	if d.in != nil {
+		d.in.mark(d.number)
+	}
 }
 
 // chain is a line of entries, each of which took the place of the one before. An
-// entry alone has none. Writers hold Index.mu.
+// entry alone has none. Who changes one holds writing of the tenant and Index.mu.
 type chain struct {
 	// versions are the entries, the oldest first. The list that is behind the
 	// pointer does not change.
@@ -54,10 +66,15 @@ func byAge(a, b *document) int {
 }
 
 // link puts d between what it takes the place of and what took its place, of which
-// either may be nil.
+// either may be nil; the caller holds writing of their tenant.
 func link(older, d, newer *document) {
 	if older == nil && newer == nil {
 		return
+	}
+	for _, other := range []*document{older, d, newer} {
+		if other != nil {
+			other.mark()
+		}
 	}
 	before, after := line(older), line(newer)
 	if newer == nil { // what readers hold ends before the place that is written to

@@ -303,6 +303,8 @@ func (ix *Index) Forget(id string) error {
 	if d.gone.Swap(true) {
 		return nil
 	}
+	d.mark()
+	d.in = nil
 	v := t.now.Load()
 	pieces := without(v.pieces, func(other *document) bool { return other == d })
 	t.show(pieces, v.turn, append(v.forgotten, d))

@@ -5,12 +5,13 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync/atomic"
 )
 
 // wordsInBlock is the number of words of which only the first is written whole.
 const wordsInBlock = 16
 
-// piece is a part of a tenant's index. Nothing in it changes once it is there: to
+// piece is a part of a tenant's index. What it says of words never changes: to
 // take something out, another is made.
 //
 //	dictionary  blocks of 16 words in order of their bytes. Each word: how many bytes it
@@ -30,7 +31,16 @@ type piece struct {
 	runs       []byte
 	blocks     []block
 	terms      int
+
+	// marks has a bit for each document that is part of a chain, or whose content
+	// was taken out since: of all others there is nothing more to know. It is the
+	// one thing here that changes.
+	marks []atomic.Uint32
 }
+
+func (p *piece) mark(number uint32) { p.marks[number/32].Or(1 << (number % 32)) }
+
+func (p *piece) marked(number uint32) bool { return p.marks[number/32].Load()&(1<<(number%32)) != 0 }
 
 // block is where one begins.
 type block struct{ dictionary, runs uint32 }
@@ -151,13 +161,21 @@ func (w *writer) end(df, middle int) {
 	w.terms++
 }
 
-// done returns the piece, without room to grow.
+// done returns the piece, without room to grow, as the one in which its documents
+// now lie.
 func (w *writer) done() *piece {
 	p := w.piece
 	p.dictionary, p.runs, p.blocks = slices.Clip(bytes.Clone(p.dictionary)), slices.Clip(bytes.Clone(p.runs)), slices.Clone(p.blocks)
 	p.newest = make([]uint32, len(p.documents))
 	for i := range p.newest {
 		p.newest[i] = uint32(i)
+	}
+	p.marks = make([]atomic.Uint32, (len(p.documents)+31)/32)
+	for i, d := range p.documents {
+		d.in, d.number = &p, uint32(i)
+		if d.chain.Load() != nil {
+			p.mark(d.number)
+		}
 	}
 	slices.SortFunc(p.newest, func(a, b uint32) int { return byAge(p.documents[a], p.documents[b]) })
 	for _, n := range p.lengths {
@@ -238,12 +256,18 @@ func (b *builder) add(d *document, e *Entry) {
 
 // done returns the piece, and begins another.
 func (b *builder) done() *piece {
-	slices.SortFunc(b.found, func(x, y occurrences) int { return strings.Compare(x.word, y.word) })
+	order := make([]uint32, len(b.found))
+	for i := range order {
+		order[i] = uint32(i)
+	}
+	slices.SortFunc(order, func(x, y uint32) int { return strings.Compare(b.found[x].word, b.found[y].word) })
 	w := writer{piece: b.piece}
-	for i := range b.found {
+	var word []byte
+	for _, i := range order {
 		o := &b.found[i]
 		o.flush()
-		w.word([]byte(o.word))
+		word = append(word[:0], o.word...)
+		w.word(word)
 		w.runs = append(w.runs, o.documents...)
 		middle := len(w.runs)
 		w.runs = append(w.runs, o.positions...)

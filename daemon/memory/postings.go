@@ -1,5 +1,7 @@
 package memory
 
+import "slices"
+
 // Postings of a word say in which documents of a piece it stands, how often and
 // where. They are two runs of variable-length numbers (seven bits in a byte, the
 // lowest first, the highest bit set when more follow):
@@ -50,6 +52,29 @@ func appendDocument(b []byte, document, last, tf uint32) []byte {
 	return appendNumber(appendNumber(b, code), tf)
 }
 
+// all reads the documents, and how often the word is in each, into two lists.
+func (p postings) all(numbers, often []uint32) ([]uint32, []uint32) {
+	numbers, often = slices.Grow(numbers[:0], p.df)[:p.df], slices.Grow(often[:0], p.df)[:p.df]
+	document := uint32(0)
+	b, at := p.documents, 0
+	for i := range numbers {
+		code := uint32(b[at])
+		if code < 0x80 {
+			at++
+		} else {
+			code, at = number(b, at)
+		}
+		document += code >> 1
+		numbers[i] = document
+		tf := uint32(1)
+		if code&1 == 0 {
+			tf, at = number(b, at)
+		}
+		often[i] = tf
+	}
+	return numbers, often
+}
+
 // cursor goes through postings.
 type cursor struct {
 	postings
@@ -85,18 +110,24 @@ func (c *cursor) next() bool {
 
 // where appends the positions in the document. It may be called once for each.
 func (c *cursor) where(to []uint32) []uint32 {
-	for ; c.skip > 0; c.skip-- {
-		for c.positions[c.pos] >= 0x80 {
-			c.pos++
+	for skip, b := c.skip, c.positions; skip > 0; c.pos++ {
+		if b[c.pos] < 0x80 {
+			skip--
 		}
-		c.pos++
 	}
-	var position, delta uint32
+	c.skip = 0
+	position, b, at := uint32(0), c.positions, c.pos
 	for range c.tf {
-		delta, c.pos = number(c.positions, c.pos)
+		delta := uint32(b[at])
+		if delta < 0x80 {
+			at++
+		} else {
+			delta, at = number(b, at)
+		}
 		position += delta
 		to = append(to, position)
 	}
+	c.pos = at
 	c.skip -= c.tf // next adds them
 	return to
 }

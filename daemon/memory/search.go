@@ -107,14 +107,14 @@ type search struct {
 	scores   []float64 // by document of a piece
 	touched  []uint32
 	counts   []uint32 // by document of a piece
-	norms    []float64
+	numbers  []uint32 // of the documents with a word
+	often    []uint32 // and how often it is in each
 	best     []candidate
 	chains   map[*document]candidate
 	found    []matches // for each term, for each piece
-	cursors  []cursor
-	offsets  [][]uint32
-	rest     [][]uint32
-	starts   []uint32
+	parts    []part
+	places   []starts
+	flat     []uint32
 	distinct []uint32
 }
 
@@ -140,7 +140,7 @@ func (ix *Index) Search(query Query, scope Scope) Result {
 	if !ok {
 		s = &search{chains: map[*document]candidate{}}
 	}
-	total := s.run(query, views, ix.filter(scope), limit)
+	total := s.run(query, views, scope, ix.filter(scope), limit)
 	result := Result{Total: total}
 	slices.SortFunc(s.best, better)
 	for _, c := range s.best {
@@ -157,9 +157,9 @@ func (ix *Index) Search(query Query, scope Scope) Result {
 func (s *search) release() {
 	clear(s.best)
 	clear(s.found)
-	clear(s.cursors[:cap(s.cursors)])
+	clear(s.parts[:cap(s.parts)])
 	clear(s.chains)
-	s.best, s.found, s.cursors, s.terms.piece = s.best[:0], s.found[:0], s.cursors[:0], nil
+	s.best, s.found, s.terms = s.best[:0], s.found[:0], terms{word: s.terms.word[:0]}
 }
 
 func (ix *Index) hit(c candidate) Hit {
@@ -175,7 +175,7 @@ func (ix *Index) hit(c candidate) Hit {
 }
 
 // run finds the best candidates, and returns how many there were.
-func (s *search) run(query Query, views []*view, wanted filter, limit int) (total int) {
+func (s *search) run(query Query, views []*view, scope Scope, wanted filter, limit int) (total int) {
 	var pieces []*piece
 	var turns []uint32
 	entries, words, largest := 0, int64(0), 0
@@ -196,7 +196,8 @@ func (s *search) run(query Query, views []*view, wanted filter, limit int) (tota
 	}
 
 	// How rare each term is, in all the tenants that were asked for.
-	rarity := make([]float64, len(query.terms))
+	average := float64(words) / float64(entries)
+	worths := make([]worth, len(query.terms))
 	s.found = slices.Grow(s.found[:0], len(query.terms)*len(pieces))
 	for i, t := range query.terms {
 		df := 0
@@ -205,28 +206,33 @@ func (s *search) run(query Query, views []*view, wanted filter, limit int) (tota
 			df += m.df()
 			s.found = append(s.found, m)
 		}
-		rarity[i] = math.Log(1 + (float64(entries)-float64(df)+0.5)/(float64(df)+0.5))
+		worths[i] = worth{math.Log(1 + (float64(entries)-float64(df)+0.5)/(float64(df)+0.5)), average, nil}
+		if df > tabled {
+			worths[i].tabulate()
+		}
 	}
+	all := len(scope.Kinds) == 0 && scope.Since == 0
 
-	average := float64(words) / float64(entries)
-	if s.norms == nil {
-		s.norms = make([]float64, 512)
-	}
-	for length := range s.norms {
-		s.norms[length] = normOf(length, average)
-	}
 	s.best = s.best[:0]
 	for n, p := range pieces {
 		s.touched = s.touched[:0]
 		for i := range query.terms {
-			s.add(p, &s.found[i*len(pieces)+n], rarity[i], average)
+			s.add(p, &s.found[i*len(pieces)+n], &worths[i])
 		}
 		for _, number := range s.touched {
 			score := s.scores[number]
 			s.scores[number] = 0
+			chained := p.marked(number)
+			if !chained && all {
+				total++
+				if len(s.best) == limit && score < s.best[0].score {
+					continue
+				}
+				s.keep(candidate{score, p.documents[number], p.documents[number]}, limit)
+				continue
+			}
 			d := p.documents[number]
 			current := d
-			chained := d.chain.Load() != nil
 			if chained {
 				current = d.currentAt(turns[n])
 			}
@@ -257,31 +263,51 @@ func later(a, b *document) bool {
 	return slices.Index(versions, a) > slices.Index(versions, b)
 }
 
-func normOf(length int, average float64) float64 {
-	return saturation * (1 - byLength + byLength*float64(length)/average)
+// worth is what a term is worth in a document.
+type worth struct {
+	rarity  float64
+	average float64 // length of documents
+	// once is that for one occurrence, by length.
+	once []float64
+}
+
+// tabled is the number of documents from which on a table is worth making.
+const tabled = 1 << 10
+
+func (w *worth) tabulate() {
+	once := make([]float64, 512)
+	for length := range once {
+		once[length] = w.of(1, uint32(length))
+	}
+	w.once = once
+}
+
+// of is Okapi BM25 of a term that stands tf times in a document of so many words.
+func (w *worth) of(tf, length uint32) float64 {
+	if tf == 1 && int(length) < len(w.once) {
+		return w.once[length]
+	}
+	norm := saturation * (1 - byLength + byLength*float64(length)/w.average)
+	return w.rarity * (float64(tf) * (saturation + 1) / (float64(tf) + norm))
 }
 
 // add adds what a term is worth to the scores of the documents of a piece.
-func (s *search) add(p *piece, m *matches, rarity, average float64) {
-	one := func(number, tf uint32) {
-		length := int(p.lengths[number])
-		norm := 0.0
-		if length < len(s.norms) {
-			norm = s.norms[length]
-		} else {
-			norm = normOf(length, average)
+func (s *search) add(p *piece, m *matches, w *worth) {
+	if m.word.df > 0 {
+		s.numbers, s.often = m.word.all(s.numbers, s.often)
+		for i, number := range s.numbers {
+			if s.scores[number] == 0 {
+				s.touched = append(s.touched, number)
+			}
+			s.scores[number] += w.of(s.often[i], p.lengths[number])
 		}
-		worth := rarity * (float64(tf) * (saturation + 1) / (float64(tf) + norm))
+	}
+	for i := 0; i < len(m.pairs); i += 2 {
+		number := m.pairs[i]
 		if s.scores[number] == 0 {
 			s.touched = append(s.touched, number)
 		}
-		s.scores[number] += worth
-	}
-	for c := m.word.cursor(); c.next(); {
-		one(c.document, c.tf)
-	}
-	for i := 0; i < len(m.pairs); i += 2 {
-		one(m.pairs[i], m.pairs[i+1])
+		s.scores[number] += w.of(m.pairs[i+1], p.lengths[number])
 	}
 }
 
@@ -351,11 +377,12 @@ func (s *search) beginning(p *piece, prefix string, yield func(postings)) {
 func (s *search) prefix(p *piece, prefix string) []uint32 {
 	s.distinct = s.distinct[:0]
 	s.beginning(p, prefix, func(found postings) {
-		for c := found.cursor(); c.next(); {
-			if s.counts[c.document] == 0 {
-				s.distinct = append(s.distinct, c.document)
+		s.numbers, s.often = found.all(s.numbers, s.often)
+		for i, number := range s.numbers {
+			if s.counts[number] == 0 {
+				s.distinct = append(s.distinct, number)
 			}
-			s.counts[c.document] += c.tf
+			s.counts[number] += s.often[i]
 		}
 	})
 	pairs := make([]uint32, 0, 2*len(s.distinct))
@@ -373,106 +400,153 @@ func (s *search) phrase(p *piece, t term) (pairs []uint32) {
 	if t.prefix {
 		whole = t.words[:len(t.words)-1]
 	}
-	s.cursors = s.cursors[:0]
-	for _, word := range whole {
+	s.parts = s.parts[:0]
+	for i, word := range whole {
 		s.word = append(s.word[:0], word...)
 		found, ok := p.find(&s.terms, s.word)
 		if !ok {
 			return nil
 		}
-		s.cursors = append(s.cursors, found.cursor())
+		s.parts = append(s.parts, part{found, uint32(i)})
 	}
-	for len(s.offsets) < len(whole) {
-		s.offsets = append(s.offsets, nil)
-	}
-	// candidates are the documents with the words that are whole, for the last one.
-	var candidates [][]uint32
-	var numbers []uint32
-	for s.together() {
-		s.starts = s.consecutive(s.starts[:0])
-		switch number := s.cursors[0].document; {
-		case len(s.starts) == 0:
-		case t.prefix:
-			candidates = append(candidates, slices.Clone(s.starts))
-			numbers = append(numbers, number)
-			s.counts[number] = uint32(len(candidates))
-		default:
-			pairs = append(pairs, number, uint32(len(s.starts)))
+	slices.SortStableFunc(s.parts, func(a, b part) int { return a.df - b.df }) // the rarest is read whole
+	for i, part := range s.parts {
+		if i == 0 {
+			s.spread(part)
+		} else if len(s.places) > 0 {
+			s.narrow(part)
 		}
 	}
-	if !t.prefix || len(candidates) == 0 {
-		return pairs
+	if len(s.places) == 0 {
+		return nil
 	}
-	often := make([]uint32, len(candidates))
-	var positions []uint32
-	s.beginning(p, t.words[len(t.words)-1], func(found postings) {
-		for c := found.cursor(); c.next(); {
-			which := s.counts[c.document]
-			if which == 0 {
-				continue
-			}
-			positions = c.where(positions[:0])
-			for _, at := range positions {
-				if _, ok := slices.BinarySearch(candidates[which-1], at-uint32(len(whole))); ok && at >= uint32(len(whole)) {
-					often[which-1]++
-				}
-			}
-		}
-	})
-	for i, number := range numbers {
-		s.counts[number] = 0
-		if often[i] > 0 {
-			pairs = append(pairs, number, often[i])
+	if t.prefix {
+		s.narrowToPrefix(p, t.words[len(t.words)-1], uint32(len(whole)))
+	}
+	for _, place := range s.places {
+		if place.count > 0 {
+			pairs = append(pairs, place.document, place.count)
 		}
 	}
 	return pairs
 }
 
-// together moves all cursors to the next document that they share.
-func (s *search) together() bool {
-	if !s.cursors[0].next() {
-		return false
-	}
-	for i := 0; i < len(s.cursors); {
-		target, c := s.cursors[0].document, &s.cursors[i]
-		for c.document < target || c.left == c.df {
-			if !c.next() {
-				return false
-			}
-		}
-		if c.document > target {
-			for s.cursors[0].document < c.document {
-				if !s.cursors[0].next() {
-					return false
-				}
-			}
-			i = 0
-			continue
-		}
-		i++
-	}
-	return true
+// part is a word of a phrase: its postings, and which word it is.
+type part struct {
+	postings
+	offset uint32
 }
 
-// consecutive appends the places where the words of all cursors follow each other
-// in the document where they stand.
-func (s *search) consecutive(starts []uint32) []uint32 {
-	for i := range s.cursors {
-		s.offsets[i] = s.cursors[i].where(s.offsets[i][:0])
-	}
-	s.rest = append(s.rest[:0], s.offsets[:len(s.cursors)]...)
-	rest := s.rest
-	for _, start := range rest[0] {
-		fits := true
-		for i := 1; i < len(rest) && fits; i++ {
-			for len(rest[i]) > 0 && rest[i][0] < start+uint32(i) {
-				rest[i] = rest[i][1:]
+// starts are the places in a document where a phrase may begin: count of
+// search.flat, one after the other.
+type starts struct{ document, count uint32 }
+
+// spread begins with every place of a word.
+func (s *search) spread(w part) {
+	s.numbers, s.often = w.all(s.numbers, s.often)
+	s.places, s.flat = s.places[:0], s.flat[:0]
+	at := 0
+	for i, document := range s.numbers {
+		position, count := uint32(0), uint32(0)
+		for range s.often[i] {
+			delta := uint32(w.positions[at])
+			if delta < 0x80 {
+				at++
+			} else {
+				delta, at = number(w.positions, at)
 			}
-			fits = len(rest[i]) > 0 && rest[i][0] == start+uint32(i)
+			if position += delta; position >= w.offset {
+				s.flat = append(s.flat, position-w.offset)
+				count++
+			}
 		}
-		if fits {
-			starts = append(starts, start)
+		if count > 0 {
+			s.places = append(s.places, starts{document, count})
 		}
 	}
-	return starts
+}
+
+// narrow leaves those places that fit another word too.
+func (s *search) narrow(w part) {
+	s.numbers, s.often = w.all(s.numbers, s.often)
+	b, at := w.positions, 0
+	flat, places := s.flat, s.places
+	skip := uint32(0)         // positions that nobody asks for
+	next, from := 0, 0        // what is read of places and of flat
+	left, to := places[:0], 0 // what is written there
+	for i, document := range s.numbers {
+		for next < len(places) && places[next].document < document {
+			from += int(places[next].count)
+			next++
+		}
+		if next == len(places) {
+			break
+		}
+		if places[next].document > document {
+			skip += s.often[i]
+			continue
+		}
+		for ; skip > 0; at++ {
+			if b[at] < 0x80 {
+				skip--
+			}
+		}
+		end := from + int(places[next].count)
+		next++
+		position, count := uint32(0), uint32(0)
+		for range s.often[i] {
+			delta := uint32(b[at])
+			if delta < 0x80 {
+				at++
+			} else {
+				delta, at = number(b, at)
+			}
+			position += delta
+			for from < end && flat[from]+w.offset < position {
+				from++
+			}
+			if from < end && flat[from]+w.offset == position {
+				flat[to] = flat[from]
+				from++
+				to++
+				count++
+			}
+		}
+		from = end
+		if count > 0 {
+			left = append(left, starts{document, count})
+		}
+	}
+	s.places, s.flat = left, flat[:to]
+}
+
+// narrowToPrefix leaves those places that a word with a beginning fits.
+func (s *search) narrowToPrefix(p *piece, prefix string, offset uint32) {
+	begins := make([]int, len(s.places)+1)
+	for i, place := range s.places {
+		begins[i+1] = begins[i] + int(place.count)
+		s.counts[place.document] = uint32(i) + 1
+		s.places[i].count = 0
+	}
+	var positions []uint32
+	s.beginning(p, prefix, func(found postings) {
+		for c := found.cursor(); c.next(); {
+			i := s.counts[c.document]
+			if i == 0 {
+				continue
+			}
+			positions = c.where(positions[:0])
+			for _, position := range positions {
+				if position < offset {
+					continue
+				}
+				if _, ok := slices.BinarySearch(s.flat[begins[i-1]:begins[i]], position-offset); ok {
+					s.places[i-1].count++
+				}
+			}
+		}
+	})
+	for _, place := range s.places {
+		s.counts[place.document] = 0
+	}
 }
