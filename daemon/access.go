@@ -23,6 +23,10 @@ const (
 	// whenRaised: authentication while a subject asks for more than cooperative:
 	// what hands out contents or rights would else undo that tier.
 	whenRaised
+	// whenAsked: that, and authentication wherever there is a way to it: what lifts
+	// what asks a person is done by somebody who could answer. Where there is none,
+	// what asks lets nothing pass, so that to lift it needs no more than to grant it.
+	whenAsked
 	// always: authentication, and a way to it must have been set up.
 	always
 )
@@ -88,16 +92,16 @@ var needs = map[string]func(st *state, req any) need{
 	operatorv1.OperatorService_ListDenials_FullMethodName: fixed(nothing),
 	operatorv1.OperatorService_PruneAudit_FullMethodName:  fixed(nothing),
 
-	operatorv1.OperatorService_AddServer_FullMethodName:      fixed(whenRaised), // runs a command with credentials
+	operatorv1.OperatorService_AddServer_FullMethodName:      needOfAddServer, // runs a command with credentials
 	operatorv1.OperatorService_ListServers_FullMethodName:    fixed(nothing),
 	operatorv1.OperatorService_GetServer_FullMethodName:      fixed(nothing),
-	operatorv1.OperatorService_TrustServer_FullMethodName:    fixed(whenRaised), // lets tools through that were withheld
+	operatorv1.OperatorService_TrustServer_FullMethodName:    needOfTrustServer, // lets tools through that were withheld
 	operatorv1.OperatorService_RestartServer_FullMethodName:  fixed(whenRaised), // lifts what a policy has ended
 	operatorv1.OperatorService_ReadServerLogs_FullMethodName: fixed(nothing),
-	operatorv1.OperatorService_RemoveServer_FullMethodName:   fixed(whenRaised), // a wrapped one of that name would be judged without its pins
+	operatorv1.OperatorService_RemoveServer_FullMethodName:   needOfRemoveServer, // a wrapped one of that name would be judged without its pins
 
 	operatorv1.OperatorService_ListPolicies_FullMethodName: fixed(nothing),
-	operatorv1.OperatorService_ResetPolicy_FullMethodName:  fixed(whenRaised), // what was used up is there again
+	operatorv1.OperatorService_ResetPolicy_FullMethodName:  needOfResetPolicy, // what was used up is there again
 	operatorv1.OperatorService_CallStats_FullMethodName:    fixed(nothing),
 	operatorv1.OperatorService_Metrics_FullMethodName:      fixed(nothing),
 
@@ -150,7 +154,7 @@ func (s *state) needOfContent(name string) need {
 // allowed by the patterns that stay, to whatever it stands for next.
 func needOfRemoveResource(st *state, req any) need {
 	q, _ := req.(*operatorv1.RemoveResourceRequest)
-	return needOfRevoking(st.set.Exact(q.GetName()), false)
+	return st.needOfRevoking(st.set.Exact(q.GetName()), false)
 }
 
 // A subject is a right to be asked for; one with a raised tier promises what only
@@ -203,6 +207,9 @@ func needOfSubject(before, after grants.Subject) need {
 // Removing the only subject with a raised tier would be a way to need nothing.
 func needOfRemoveSubject(st *state, req any) need {
 	q, _ := req.(*operatorv1.RemoveSubjectRequest)
+	if st.asksOf(q.GetName()) {
+		return whenAsked
+	}
 	if before, ok := st.set.Subject(q.GetName()); ok && raised(before.MinTier) {
 		return whenRaised
 	}
@@ -212,15 +219,19 @@ func needOfRemoveSubject(st *state, req any) need {
 // needOfGrants is what putting grants in force needs. A denial needs nothing as
 // long as it takes the place of none that would have lasted longer.
 func (s *state) needOfGrants(made ...grants.Grant) need {
+	n := nothing
 	for _, g := range made {
 		if g.Effect != grants.Deny {
-			return whenRaised
+			n = max(n, whenRaised)
 		}
-		if old, stood := s.set.Find(g.Subject, g.Pattern, g.Effect); stood && outlasts(old, g) {
-			return whenRaised
+		if s.grantLifts(&g) {
+			return whenAsked
+		}
+		if old, stood := s.set.Find(g.Subject, g.Pattern, g.Effect); g.Effect == grants.Deny && stood && outlasts(old, g) {
+			n = max(n, whenRaised)
 		}
 	}
-	return nothing
+	return n
 }
 
 // outlasts reports whether a ends later than b.
@@ -231,11 +242,41 @@ func outlasts(a, b grants.Grant) bool {
 // needOfRevoking is what taking grants out of force needs: taking away a denial
 // gives what an allow grant that stays is worth. A subject that loses all of them
 // has none that stays.
-func needOfRevoking(gone []grants.Grant, all bool) need {
+func (s *state) needOfRevoking(gone []grants.Grant, all bool) need {
+	if s.revokingLifts(gone) {
+		return whenAsked
+	}
 	if !all && slices.ContainsFunc(gone, func(g grants.Grant) bool { return g.Effect == grants.Deny }) {
 		return whenRaised
 	}
 	return nothing
+}
+
+func needOfAddServer(st *state, req any) need {
+	q, _ := req.(*operatorv1.AddServerRequest)
+	return st.needOfServer(&grants.Server{Name: q.GetServer().GetName(), Env: q.GetServer().GetEnv(), Headers: q.GetServer().GetHeaders()})
+}
+
+func needOfTrustServer(st *state, req any) need {
+	q, _ := req.(*operatorv1.TrustServerRequest)
+	if q.GetDryRun() {
+		return whenRaised // to look, it may be started
+	}
+	return st.needAround(q.GetName())
+}
+
+func needOfRemoveServer(st *state, req any) need {
+	q, _ := req.(*operatorv1.RemoveServerRequest)
+	return st.needAround(q.GetName())
+}
+
+// What was counted may be why a person is asked.
+func needOfResetPolicy(st *state, req any) need {
+	q, _ := req.(*operatorv1.ResetPolicyRequest)
+	if st.policyAsksOf(q.GetSubject(), q.GetServer()) {
+		return whenAsked
+	}
+	return whenRaised
 }
 
 // Whoever starts the first process of a launch is its subject: a tier that keeps
@@ -279,6 +320,9 @@ func (s *state) needOfChange(current, want *policy.Document, c policy.Change) ne
 			old.ApplyTo(&before)
 		}
 		if c.Verb == policy.Remove {
+			if s.asksOf(c.Name) {
+				return whenAsked
+			}
 			if raised(before.MinTier) {
 				return whenRaised
 			}
@@ -296,16 +340,17 @@ func (s *state) needOfChange(current, want *policy.Document, c policy.Change) ne
 		return needOfSubject(before, after)
 	case policy.AGrant:
 		if c.Verb == policy.Remove {
-			return needOfRevoking([]grants.Grant{c.Grant}, false)
+			return s.needOfRevoking([]grants.Grant{c.Grant}, false)
 		}
 		return s.needOfGrants(c.Grant)
 	case policy.AServer, policy.APolicy:
 		return s.needOfPolicies(c)
-	case policy.ATool: // what is not declared has no gate and requires nothing
-		return whenRaised
+	case policy.ATool:
+		return s.needOfTool(c)
+	case policy.AProfile:
+		return s.needOfProfile(c)
 	}
-	// Profiles, and whatever comes later: removing ends runs, the rest
-	// may widen what they reach.
+	// Whatever comes later: removing ends what was there, the rest may widen it.
 	if c.Verb == policy.Remove {
 		return nothing
 	}
@@ -344,6 +389,11 @@ func (d *Daemon) demand(ctx context.Context, now need) error {
 	}
 	if err := d.needUnlocked(); err != nil {
 		return err
+	}
+	if now == whenAsked {
+		if can, err := d.tellable(); err != nil || !can {
+			return err
+		}
 	}
 	known, err := d.recognise()
 	if err != nil {
@@ -465,7 +515,12 @@ func (d *Daemon) meets(ctx context.Context, row func(*state, any) need, req any)
 // now is what is left of a need as things are; all of it while the vault is
 // locked, for then nobody knows. The caller holds mu or changing.mu.
 func (n need) now(st *state) need {
-	if n == whenRaised && st.open && !st.raised() {
+	switch {
+	case n != whenRaised && n != whenAsked, !st.open:
+		return n
+	case st.raised():
+		return whenRaised
+	case n == whenRaised:
 		return nothing
 	}
 	return n

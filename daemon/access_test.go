@@ -253,7 +253,7 @@ func TestNeedOfDenials(t *testing.T) {
 		"a right, a denial": {[]grants.Grant{allow, timed}, false, whenRaised},
 		"all of a subject":  {[]grants.Grant{allow, timed, forever}, true, nothing},
 	} {
-		if got := needOfRevoking(tc.gone, tc.all); got != tc.want {
+		if got := st.needOfRevoking(tc.gone, tc.all); got != tc.want {
 			t.Errorf("revoking %s needs %d, want %d", name, got, tc.want)
 		}
 	}

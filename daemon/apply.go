@@ -58,9 +58,11 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 		if req.GetDryRun() {
 			return change{}, d.checkFiles(changes, want, records)
 		}
-		if err := d.needAuth(ctx, st, st.needOfChanges(current, want, changes)); err != nil {
+		n := st.needOfChanges(current, want, changes)
+		if err := d.needAuth(ctx, st, n); err != nil {
 			return change{}, err
 		}
+		response.Warnings = append(response.Warnings, d.lifted(n, st)...)
 		return o.applying(ctx, st, want, changes, records, at)
 	}
 	var err error

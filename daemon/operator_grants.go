@@ -49,9 +49,11 @@ func (o operator) CreateGrants(ctx context.Context, req *operatorv1.CreateGrants
 				response.Warnings = append(response.Warnings, warning)
 			}
 		}
-		if err := d.needAuth(ctx, st, st.needOfGrants(made...)); err != nil {
+		n := st.needOfGrants(made...)
+		if err := d.needAuth(ctx, st, n); err != nil {
 			return change{}, err
 		}
+		response.Warnings = append(response.Warnings, d.lifted(n, st)...)
 		return o.granting(ctx, made, true), nil
 	})
 	if err != nil {
@@ -284,7 +286,7 @@ func (o operator) RevokeGrants(ctx context.Context, req *operatorv1.RevokeGrants
 		if gone, err = st.toRevoke(callerOf(ctx).UID, req); err != nil {
 			return change{}, err
 		}
-		if err := d.needAuth(ctx, st, needOfRevoking(gone, req.GetAll())); err != nil {
+		if err := d.needAuth(ctx, st, st.needOfRevoking(gone, req.GetAll())); err != nil {
 			return change{}, err
 		}
 		return o.revocation(ctx, st, gone), nil

@@ -144,10 +144,18 @@ func (s *state) sortedPolicies() []rules.Policy {
 }
 
 // needOfPolicies is what a change of a document around servers needs: what may let
-// more through needs as much as a grant. The caller holds mu or changing.mu.
+// more through needs as much as a grant, and where a person is asked, as much as an
+// answer. The caller holds mu or changing.mu.
 func (s *state) needOfPolicies(c policy.Change) need {
-	if c.What == policy.APolicy && c.Verb != policy.Remove && !s.widensPolicy(&c.Policy) {
+	switch {
+	case c.What == policy.AServer && c.Verb == policy.Remove:
+		return s.needAround(c.Name)
+	case c.What == policy.AServer:
+		return s.needOfServer(&c.Server)
+	case c.Verb != policy.Remove && !s.widensPolicy(&c.Policy):
 		return nothing
+	case s.policyAsksOf(c.Policy.Subject, c.Policy.Server):
+		return whenAsked
 	}
 	return whenRaised
 }

@@ -50,7 +50,9 @@ func (o operator) ResetPolicy(ctx context.Context, req *operatorv1.ResetPolicyRe
 	if err := checkServerName(req.GetServer()); err != nil {
 		return nil, err
 	}
+	response := &operatorv1.ResetPolicyResponse{}
 	err := d.mutate(ctx, func(st *state) (change, error) {
+		response.Warnings = d.liftedHere(ctx, st)
 		compiled := st.policyLocked(req.GetSubject(), req.GetServer())
 		switch {
 		case compiled == nil:
@@ -63,12 +65,11 @@ func (o operator) ResetPolicy(ctx context.Context, req *operatorv1.ResetPolicyRe
 		return c, nil
 	})
 	if err != nil || req.GetRemove() {
-		return &operatorv1.ResetPolicyResponse{}, err
+		return response, err
 	}
 	st := d.state()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	response := &operatorv1.ResetPolicyResponse{}
 	if compiled := st.policyLocked(req.GetSubject(), req.GetServer()); compiled != nil {
 		response.Policy, err = st.policyMessage(compiled.Policy())
 	}

@@ -298,6 +298,13 @@ func (c approvalsListCmd) Run(ctx context.Context, a *app) error {
 	return a.sayNobodyApproves(ctx, doing)
 }
 
+// warn says what the daemon has to say about what was done.
+func (a *app) warn(warnings []string) {
+	for _, warning := range warnings {
+		a.say("%s", warning)
+	}
+}
+
 // sayNobodyApproves tells a person when no request can be answered at all.
 func (a *app) sayNobodyApproves(ctx context.Context, doing string) error {
 	if a.out.Format == ui.JSON || a.out.Quiet {

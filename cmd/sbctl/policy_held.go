@@ -205,6 +205,7 @@ func (c policyResetCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	a.warn(got.GetWarnings())
 	return a.printPolicy(got.GetPolicy())
 }
 
@@ -237,10 +238,11 @@ func (c policyRmCmd) Run(ctx context.Context, a *app) error {
 	if err := a.confirm(ctx, doing, fmt.Sprintf("Remove the policy of %s around %s, so that nothing limits its calls?", c.Subject, c.Server)); err != nil {
 		return err
 	}
-	_, err := call(ctx, a, doing, &operatorv1.ResetPolicyRequest{Subject: c.Subject, Server: c.Server, Remove: true}, operatorv1.OperatorServiceClient.ResetPolicy)
+	got, err := call(ctx, a, doing, &operatorv1.ResetPolicyRequest{Subject: c.Subject, Server: c.Server, Remove: true}, operatorv1.OperatorServiceClient.ResetPolicy)
 	if err != nil {
 		return err
 	}
+	a.warn(got.GetWarnings())
 	return a.out.Object(ui.Object{
 		ID:     c.Subject + " " + c.Server,
 		Fields: []ui.Field{{Name: "removed", Value: c.Subject + " around " + c.Server}},

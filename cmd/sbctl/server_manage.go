@@ -19,8 +19,9 @@ type serverRestartCmd struct {
 // Help is the manual of server restart.
 func (serverRestartCmd) Help() string {
 	return `Its processes end, and calls that are open fail; the next call starts it again. What
-a policy has killed may run again. A new version of a secret needs no restart: the
-server is started anew with it as soon as no call is open.
+a policy has killed may run again; what it counted stays counted, and "sbctl policy
+reset" begins that anew. A new version of a secret needs no restart: the server is
+started anew with it as soon as no call is open.
 
 Examples:
   sbctl server restart github
@@ -35,11 +36,13 @@ type serverRestartView struct {
 
 // Run ends the processes of a server.
 func (c serverRestartCmd) Run(ctx context.Context, a *app) error {
+	killed := a.killedProcesses(ctx, c.Server, c.Subject)
 	got, err := call(ctx, a, "restarting server "+c.Server, &operatorv1.RestartServerRequest{Name: c.Server, Subject: c.Subject},
 		operatorv1.OperatorServiceClient.RestartServer)
 	if err != nil {
 		return a.nearServer(ctx, err, "restart", c.Server)
 	}
+	a.warn(stillCounted(c.Server, killed))
 	return a.out.Object(ui.Object{
 		ID: c.Server,
 		Fields: []ui.Field{
@@ -151,6 +154,7 @@ func (c serverRmCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	a.warn(got.GetWarnings())
 	return a.out.Object(ui.Object{
 		ID: c.Server,
 		Fields: []ui.Field{

@@ -167,6 +167,7 @@ func (c serverTrustCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	a.warn(got.GetWarnings())
 	if err := a.printTrusted(got); err != nil {
 		return err
 	}
