@@ -314,6 +314,9 @@ func (o operator) TrustServer(ctx context.Context, req *operatorv1.TrustServerRe
 			return change{}, err
 		}
 		response.Tools = toolMessages(name, chosen)
+		if !req.GetDryRun() {
+			response.Warnings = d.liftedHere(ctx, st)
+		}
 		added, gone := pinsOf(name, chosen, d.clock.now().UTC().Truncate(time.Millisecond))
 		return o.pinsChange(ctx, added, gone), nil
 	}
@@ -471,7 +474,7 @@ func (o operator) RemoveServer(ctx context.Context, req *operatorv1.RemoveServer
 	err := d.mutate(ctx, func(st *state) (change, error) {
 		gone := st.serverGrants(name)
 		policies, n := o.policyRemovals(ctx, st, func(k policyKey) bool { return k.server == name })
-		response.Revoked, response.Policies = uint32(len(gone)), uint32(n)
+		response.Revoked, response.Policies, response.Warnings = uint32(len(gone)), uint32(n), d.liftedHere(ctx, st)
 		return joined(o.serverRemoval(ctx, st, name), o.revocation(ctx, st, gone), policies), nil
 	})
 	if err != nil {
