@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"subjectbroker/mcpshim/strict"
+	"subjectbroker/proto/quick"
 )
 
 // DefaultMaxLine is the longest line that is read from a client, in bytes.
@@ -95,7 +96,7 @@ func newStdio(in io.Reader, out io.Writer, maxLine int, t *tickets) *stdio {
 		maxLine = DefaultMaxLine
 	}
 	s := &stdio{
-		lines: strict.NewLineReader(in, maxLine), tickets: t, out: bufio.NewWriterSize(out, 32<<10),
+		lines: strict.NewLineReader(in, maxLine), tickets: t, out: bufio.NewWriterSize(quick.Writer(out), 32<<10),
 		incoming: make(chan *jsonrpc.Request), drained: make(chan struct{}), closed: make(chan struct{}), draining: make(chan struct{}),
 		calls: map[string]*call{}, byID: map[string]*call{},
 	}

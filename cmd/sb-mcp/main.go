@@ -85,6 +85,8 @@ func serve(ctx context.Context, config worker.Config, name string, stdin io.Read
 	runtime.GOMAXPROCS(processors)
 	stdin, restore := waiting(stdin)
 	defer restore()
+	stdout, restoreOut := ready(stdout)
+	defer restoreOut()
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // a client that has gone is an error of write, not the end of us in the middle

@@ -81,6 +81,16 @@ func Reader(source io.Reader) io.Reader {
 	return source
 }
 
+// Writer returns target itself where there is no stream of it.
+func Writer(target io.Writer) io.Writer {
+	if has, ok := target.(Source); ok {
+		if s := New(has); s != nil {
+			return s
+		}
+	}
+	return target
+}
+
 // Conn returns a connection that reads and writes as a Stream does: conn itself where
 // there is none.
 func Conn(conn net.Conn) net.Conn {
