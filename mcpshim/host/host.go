@@ -72,6 +72,9 @@ func Main(ctx context.Context, config Config) (code int, refused error) {
 	if err := closeOnExec(); err != nil {
 		return 1, fmt.Errorf("closing inherited descriptors: %w", err)
 	}
+	if err := limitFiles(); err != nil {
+		return 1, fmt.Errorf("limiting open files: %w", err)
+	}
 	if err := os.Chdir("/"); err != nil { // whatever the daemon stands in is no place for a server
 		return 1, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -247,5 +248,37 @@ func TestMainAlone(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState.ExitCode() != 2 || string(out) != "this is started by sbd only\n" {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// What a server may have at once is bounded, confined or not, as far as the kernel
+// counts it: open files, cores, and where it is confined processes.
+func TestBounds(t *testing.T) {
+	path := program(t)
+	uids := []int{os.Geteuid()}
+	if uids[0] == 0 {
+		uids = append(uids, 1001)
+	}
+	for _, uid := range uids {
+		for _, confine := range []bool{true, false} {
+			t.Run(fmt.Sprintf("uid %d, confined %v", uid, confine), func(t *testing.T) {
+				p := startHost(t, path, uid, confine)
+				got, end := p.ask("limits", `{}`)
+				if end != hostv1.End_END_OK {
+					t.Fatalf("%v %s", end, got)
+				}
+				var r struct{ Content []struct{ Text string } }
+				if err := json.Unmarshal([]byte(got), &r); err != nil {
+					t.Fatal(err)
+				}
+				words := strings.Fields(r.Content[0].Text) // files soft, files hard, core hard, processes soft, largest number
+				if words[0] != strconv.Itoa(defaultFiles) || words[1] != strconv.Itoa(maxFiles) || words[2] != "0" {
+					t.Errorf("files and core: %q", words)
+				}
+				if confine && words[3] != strconv.Itoa(maxTasks) {
+					t.Errorf("processes: %q", words)
+				}
+			})
+		}
 	}
 }

@@ -378,6 +378,9 @@ func stubCall(id, params json.RawMessage, out func(string, ...any), tools *strin
 		dir, _ := os.Getwd()
 		entries, _ := os.ReadDir(".")
 		result(fmt.Sprintf("%s|%s|%d", strings.Join(os.Environ(), ","), dir, len(entries)))
+	case "limits": // as the server's own children have them
+		said, err := exec.Command("sh", "-c", "ulimit -Sn; ulimit -Hn; ulimit -Hc; ulimit -Su 2>/dev/null || ulimit -Sp").Output()
+		result(fmt.Sprint(string(said), err))
 	case "write":
 		if err := os.WriteFile("left behind", nil, 0o600); err != nil {
 			result(err.Error())

@@ -55,6 +55,22 @@ func childrenOf(pid int) []int {
 	return all
 }
 
+// limitFiles bounds what each process below this one may open, and has none of them
+// leave a core: in it would be the secrets that it was given.
+func limitFiles() error {
+	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
+		return err
+	}
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		return err
+	}
+	// The runtime has raised the first, and would give a child what was there before.
+	files.Max = min(files.Max, maxFiles)
+	files.Cur = min(files.Max, defaultFiles)
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files)
+}
+
 // unreadOf is how many bytes stand in a pipe, -1 where nobody can say.
 func unreadOf(pipe *os.File) int {
 	raw, err := pipe.SyscallConn()

@@ -21,5 +21,8 @@ func closeOnExec() error { return nil }
 // undumpable is not claimed on this platform.
 func undumpable() bool { return false }
 
+// limitFiles leaves what the system gives.
+func limitFiles() error { return nil }
+
 // unreadOf is not known on this platform.
 func unreadOf(*os.File) int { return -1 }

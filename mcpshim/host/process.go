@@ -22,6 +22,14 @@ import (
 // once it has ended.
 const afterEnd = time.Second
 
+// What a server may have at once, where the kernel counts it: far more than one needs,
+// and less than what brings a machine down.
+const (
+	maxTasks     = 2048 // processes and threads, of all that it starts
+	maxFiles     = 8192 // open files of one process…
+	defaultFiles = 1024 // …which it gets when it asks for them; before it has so many
+)
+
 // running is a process and what it started.
 type running interface {
 	// wait waits for the command and returns its exit code, -1 where it has none.
@@ -102,6 +110,7 @@ func startProcess(ctx context.Context, start *hostv1.Start, limit int, alone boo
 	return p, []string{
 		"not confined: this machine does not provide " + unsupported.Piece,
 		"not confined: it can read and write all that this account can",
+		"not confined: nothing bounds how many processes it starts",
 		"not confined: what it starts in sessions of its own may outlive a host that is killed",
 	}, nil
 }
@@ -291,7 +300,7 @@ func startConfined(ctx context.Context, start *hostv1.Start, dir string, stdio [
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	tree, err := launch.Start(ctx, launch.Config{
-		Home: start.GetHome(), SocketDir: start.GetSocketDir(), NoBroker: true, Environ: around(start.GetEnv()),
+		Home: start.GetHome(), SocketDir: start.GetSocketDir(), NoBroker: true, Tasks: maxTasks, Environ: around(start.GetEnv()),
 		Stdin: stdio[0], Stdout: stdio[1], Stderr: stdio[2],
 	})
 	if err != nil {
