@@ -120,6 +120,7 @@ func TestResetIsExactAmongCalls(t *testing.T) {
 	}
 	close(stop)
 	callers.Wait()
+	d.AddSubject("barrier") // what is grouped before it is durable
 	look("while it runs")
 	d.Kill()
 	d.Start()

@@ -288,8 +288,10 @@ func TestWrappedDoesNotSpeakForHosted(t *testing.T) {
 	equal(t, "it is trusted", seen(t, d, "box")[0], "echo trusted")
 	_, err = d.Operator().AddServer(t.Context(), &operatorv1.AddServerRequest{Server: &operatorv1.Server{Name: "box", Command: []string{"prog"}}})
 	must(t, err)
-	listing(t, stream, "", "echo=2")
-	stream.call("echo", `{}`) // and what was said before is heard
+	_ = stream.send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Listed{Listed: &brokerv1.RelayListed{
+		Tools: []*brokerv1.ServerTool{{Name: "echo", Object: []byte(`{"name":"echo","description":"2"}`)}},
+	}}})
+	equal(t, "the end of the stream", stream.over(), wire.AccessDenied)
 	for _, tool := range getServer(t, d, "box", false).GetTools() {
 		t.Errorf("the word of an agent is shown as the server's: %v", tool)
 	}
