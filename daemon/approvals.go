@@ -508,10 +508,30 @@ func (d *Daemon) standing(c *card) (cause string) {
 	} else {
 		cause = d.keyStands(c.key, c.run.asker(), c.pinState == pinTrusted)
 	}
+	if cause == "" && c.key.tool != "" {
+		cause = policyWords[d.killedBy(c.run, c.key.server)]
+	}
 	if cause != "" && !d.state().open { // a lock takes everything away, at any moment
 		return causeVaultLocked
 	}
 	return cause
+}
+
+// killedBy is the policy that killed the session of a run around a server, or stopped
+// that for its subject; empty: none did, or its rules only log. It may be called under
+// the log's mutex.
+func (d *Daemon) killedBy(r *run, server string) string {
+	st := d.state()
+	if known, ok := st.server(server); ok && known.Hosted {
+		if by := st.meters.stoppedBy(r.subject, server); by != "" {
+			return by
+		}
+	}
+	policy := st.policyOf(r.subject, server)
+	if policy == nil || st.observes(policy, d.clock.reached()) {
+		return ""
+	}
+	return st.meters.killedBy(r.subject, server, r.launchID())
 }
 
 // keyStands says why what a key binds an answer to is not so any more; empty: it is.

@@ -208,3 +208,47 @@ policies: [{subject: worker, server: srv, approvalWait: 0s, rules: {}}]
 		}
 	}
 }
+
+// A call that waits for a person when a rule kills the session gets that policy's
+// answer, and nothing is left to approve; where nothing kills, it waits on.
+func TestWaitingCallIsKilled(t *testing.T) {
+	for action, want := range map[string]string{
+		"kill": "-32000 POLICY_BLOCKED GranularAccessPolicy kill", "block": "waits",
+	} {
+		d, _, r := startAsking(t, policyDoc("approvalWait: 4m, ",
+			`{security: {require_approval: [ask], granular_rules: [{tool: ok, deny_if: {arguments: {a: bad}}, action: `+action+`}]}}`))
+		number := r.ask("ask", `{"n":1}`)
+		id := ""
+		eventually(t, "it waits", func() bool {
+			for one, a := range approvals(t, d, false) {
+				if a.GetWaiting() == 1 {
+					id = one
+				}
+			}
+			return id != ""
+		})
+		equal(t, action, said(r.call("ok", `{"a":"bad"}`)), "-32000 POLICY_BLOCKED GranularAccessPolicy "+action)
+		if want == "waits" {
+			equal(t, "the request", approvals(t, d, true)[id].GetState(), "pending")
+			continue
+		}
+		v := r.verdict(number)
+		equal(t, "the call that waited", said(v), want)
+		equal(t, "its request", approvals(t, d, true)[id].GetState(), "void")
+		equal(t, "the end", r.over(), wire.Allowed)
+		equal(t, "the kill", r.kill.GetPolicy(), "GranularAccessPolicy")
+		_, reason := decide(t, d, &operatorv1.DecideApprovalRequest{ApprovalId: id, Approve: true})
+		equal(t, "approving it then", reason, wire.InvalidArgument)
+		void := d.Entries("approval.void")
+		if len(void) != 1 || void[0].ApprovalID != id || void[0].Cause != "GRANULAR_ACCESS_POLICY" {
+			t.Errorf("the entry of its end: %+v", void)
+		}
+		var calls []string
+		for _, e := range d.Entries("call") {
+			if e.Tool == "ask" {
+				calls = append(calls, e.Decision+" "+e.Cause)
+			}
+		}
+		equal(t, "the entries of the call", strings.Join(calls, ", "), "deny GRANULAR_ACCESS_POLICY")
+	}
+}

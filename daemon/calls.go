@@ -369,6 +369,10 @@ func (a *callAsk) person(_ context.Context, capability grants.Capability, v verd
 	a.asked, a.askPin, a.askRule = true, g.pin, g.policy
 	answer, err := a.d.gateOn(a.call.ctx, g)
 	a.approvalID = answer.id
+	if by := a.d.killedBy(a.run, a.call.server); by != "" && err == nil && answer.outcome != gateApproved && answer.outcome != gateReplay {
+		a.stood = rules.Verdict{Outcome: rules.Blocked, Policy: by, Action: rules.Kill}
+		answer.outcome, answer.reason, answer.cause = gateDenied, wire.PolicyBlocked, policyWords[by]
+	}
 	return answer, err
 }
 

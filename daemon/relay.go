@@ -277,6 +277,7 @@ func (s *relay) serve() error {
 		case <-written: // the client is gone, or does not read
 			return wire.Deny(wire.BrokerUnavailable)
 		case policy := <-s.killed:
+			s.releaseWaiting()
 			s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Kill{Kill: &brokerv1.RelayKill{
 				Message: "the session was ended by " + policy + " (kill). " + nextStep, Policy: policy,
 			}}})
@@ -355,6 +356,32 @@ func (s *relay) killedBy() string {
 		return ""
 	}
 	return st.meters.killedBy(s.run.subject, s.server, s.run.launchID())
+}
+
+// releaseLimit is how long a stream that was killed goes on until its calls that wait
+// for a person are told so.
+const releaseLimit = 2 * time.Second
+
+// releaseWaiting sees to it that calls that wait for a person get the answer of the
+// policy that killed the session, before the stream is over: see callAsk.person.
+func (s *relay) releaseWaiting() {
+	s.d.sweep()
+	for end := time.Now().Add(releaseLimit); time.Now().Before(end); {
+		s.mu.Lock()
+		left := false
+		for _, c := range s.calls {
+			left = left || c.going == nil
+		}
+		s.mu.Unlock()
+		if !left {
+			return
+		}
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // arm sets the timer to when the session has lasted as long as it may, if that ends
