@@ -16,6 +16,7 @@ type figure struct {
 	bound float64 // largest ratio that is good; smallest when atLeast; 0: for information
 	// atLeast says that more is better.
 	atLeast bool
+	absent  bool // it was not measured; got says why
 }
 
 func (f figure) holds() bool {
@@ -27,6 +28,10 @@ func (f figure) holds() bool {
 
 // write prints a figure in two lines: what was measured, and against what.
 func (f figure) write(w io.Writer) {
+	if f.absent {
+		fmt.Fprintf(w, "      %-46s %s\n", f.name, f.got)
+		return
+	}
 	mark := "ok  "
 	if !f.holds() {
 		mark = "MISS"

@@ -9,6 +9,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"subjectbroker/proto/quick"
 )
 
 // A call that somebody else judges makes six hops from process to process, where a
@@ -34,7 +38,8 @@ func hopsJudge(socket string, stdin io.Reader) error {
 		}
 		go func() {
 			defer conn.Close()
-			_ = echoServer(conn, conn)
+			quiet := quick.Conn(conn)
+			_ = echoServer(quiet, quiet)
 		}()
 	}
 }
@@ -43,6 +48,12 @@ func hopsJudge(socket string, stdin io.Reader) error {
 // server that command starts: each line goes to the judge, comes back, and goes to
 // the server, whose lines go to the client.
 func hopsWrapper(ctx context.Context, socket string, command []string, in io.Reader, out io.Writer) error {
+	if stdin, ok := in.(*os.File); ok {
+		in = polled(stdin)
+	}
+	if stdout, ok := out.(*os.File); ok {
+		out = polled(stdout)
+	}
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		return err
@@ -63,16 +74,25 @@ func hopsWrapper(ctx context.Context, socket string, command []string, in io.Rea
 	}
 	go func() {
 		defer to.Close()
-		_ = passLines(conn, to)
+		_ = passLines(quick.Reader(conn), quick.Writer(to))
 	}()
 	go func() {
-		_ = passLines(in, conn)
+		_ = passLines(quick.Reader(in), quick.Writer(conn))
 		_ = conn.CloseWrite() // the judge ends, and so the server's input
 	}()
-	if err := passLines(from, out); err != nil {
+	if err := passLines(quick.Reader(from), quick.Writer(out)); err != nil {
 		return err
 	}
 	return server.Wait()
+}
+
+// polled is a pipe that the runtime's poller waits for, as sb-mcp has it.
+func polled(file *os.File) *os.File {
+	fd := int(file.Fd())
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return file
+	}
+	return os.NewFile(uintptr(fd), file.Name())
 }
 
 // passLines writes each line as it comes, until there are no more.

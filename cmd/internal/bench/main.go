@@ -96,6 +96,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	defer os.RemoveAll(b.dir)
+	b.real = realTools()
 	if b.served = ourTools(b.self); len(real.command) > 0 {
 		real.shows = `"result"`
 		b.served = real
@@ -145,6 +146,7 @@ type settings struct {
 	self   string // this program, for its hidden modes
 	quick  bool
 	served served // what is called in the group tools
+	real   served // a real server that is called there, too; no command: there is none
 }
 
 func newBench(bin, dir string, quick bool) (*settings, error) {

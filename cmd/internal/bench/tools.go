@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,10 +27,13 @@ const (
 )
 
 // Tools of the server: one has its answer at hand, so that everything else that a
-// call costs shows; the other waits for so long, as one does that asks something
-// on the network.
+// call costs shows; one works for so long, as a server does that is written for
+// people and not for a benchmark; one waits, as one does that asks something on the
+// network.
 const (
 	lookupTool = "lookup"
+	workTool   = "work"
+	workTime   = 200 * time.Microsecond
 	fetchTool  = "fetch"
 	fetchTime  = 5 * time.Millisecond
 )
@@ -148,64 +152,115 @@ func (s *settings) measureOneCaller(ctx context.Context, b *broker) ([]figure, e
 	}, nil
 }
 
-// measureCallers has several agents at once.
+// measureCallers has several agents at once: of our own server, by each way and with
+// each of its tools, and of a real server where one is installed.
 func (s *settings) measureCallers(ctx context.Context, b *broker) ([]figure, error) {
-	ways := []*way{
-		{open: func() (*process, error) { return greeted(start(ctx, s.served.command[0], s.served.command[1:]...)) }},
-		{open: func() (*process, error) { return s.wrap(ctx, b, wrappedGrouped) }},
-		{open: func() (*process, error) { return s.wrap(ctx, b, wrappedStrict) }},
-		{open: func() (*process, error) { return s.shim(ctx, b) }, prefix: hostedServer + "_"},
+	hops, stopHops, err := s.startHops(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer stopHops()
+	direct := &way{open: func() (*process, error) { return greeted(start(ctx, s.served.command[0], s.served.command[1:]...)) }}
+	bare := &way{open: func() (*process, error) {
+		return greeted(start(ctx, s.self, append([]string{asHopsWrapper, hops}, s.served.command...)...))
+	}}
+	grouped := &way{open: func() (*process, error) { return s.wrap(ctx, b, wrappedGrouped) }}
+	strict := &way{open: func() (*process, error) { return s.wrap(ctx, b, wrappedStrict) }}
+	hosted := &way{open: func() (*process, error) { return s.shim(ctx, b) }, prefix: hostedServer + "_"}
+	tools := []string{s.served.tool}
+	if s.served.ours {
+		tools = append(tools, workTool, fetchTool)
+	}
+	ways := []*way{direct, bare, grouped, strict, hosted}
+	defer closeWays(ways)
+	if err := s.crowd(ctx, &s.served, tools, ways); err != nil {
+		return nil, err
+	}
+	var figures []figure
+	for _, tool := range tools {
+		what, bound := "", judgedShare
+		switch {
+		case !s.served.ours:
+		case tool == lookupTool: // there is nothing beside the hops, and those alone cost more than the bound allows
+			what, bound = ", of a tool with its answer at hand", 0
+		case tool == workTool:
+			what = fmt.Sprintf(", of a tool that works for %v", workTime)
+		case tool == fetchTool:
+			what, bound = fmt.Sprintf(", of a tool that waits for %v", fetchTime), 0
+		}
+		figures = append(figures,
+			beside("wrapped calls a second, grouped", grouped, "the direct servers", direct, tool, what, bound),
+			beside("the same", grouped, "bare hops", bare, tool, what, 0),
+			beside("bare hops, nobody looks at what passes", bare, "the direct servers", direct, tool, what, 0),
+			beside("wrapped calls a second, strict", strict, "the direct servers", direct, tool, what, 0),
+			beside("hosted calls a second, strict", hosted, "the direct servers", direct, tool, what, 0))
+	}
+	if !s.served.ours {
+		return figures, nil
+	}
+	real, err := s.measureReal(ctx, b)
+	return append(figures, real...), err
+}
+
+// judgedShare is what wrapped calls have to reach of the direct server's rate.
+const judgedShare = 0.6
+
+// measureReal has calls of a real server, if one is installed.
+func (s *settings) measureReal(ctx context.Context, b *broker) ([]figure, error) {
+	if s.real.command == nil {
+		return []figure{{name: "wrapped calls of a real server, grouped", got: "not measured: server-everything is not installed", absent: true}}, nil
+	}
+	direct := &way{open: func() (*process, error) { return greeted(start(ctx, s.real.command[0], s.real.command[1:]...)) }}
+	grouped := &way{open: func() (*process, error) { return s.wrapped(ctx, b, wrappedGrouped, s.real.command) }}
+	ways := []*way{direct, grouped}
+	defer closeWays(ways)
+	if err := s.crowd(ctx, &s.real, []string{s.real.tool}, ways); err != nil {
+		return nil, err
+	}
+	return []figure{
+		beside("wrapped calls a second of server-everything, grouped", grouped, "the direct servers", direct, s.real.tool, "", judgedShare),
+	}, nil
+}
+
+// crowd has all agents of each way call each tool.
+func (s *settings) crowd(ctx context.Context, by *served, tools []string, ways []*way) error {
 	for _, way := range ways {
 		way.rates = map[string]float64{}
 		for range toolsClients {
 			server, err := way.open()
 			if err != nil {
-				return nil, err
+				return err
 			}
-			defer server.stop()
 			way.agents = append(way.agents, &agent{server, 10})
 		}
 	}
 	rounds := s.pick(5, 1)
 	span := time.Duration(s.pick(1000, 400)) * time.Millisecond
-	tools := []string{s.served.tool}
-	if s.served.slow != "" {
-		tools = append(tools, s.served.slow)
-	}
 	for range rounds {
 		for _, tool := range tools { // in turns, so that each sees the same machine
 			for _, way := range ways {
-				rate, err := way.flood(ctx, &s.served, tool, span)
+				if _, err := way.flood(ctx, by, tool, span/4); err != nil { // who was not called for a while is slow at first
+					return err
+				}
+				rate, err := way.flood(ctx, by, tool, span)
 				if err != nil {
-					return nil, err
+					return err
 				}
 				way.rates[tool] += rate / float64(rounds)
 			}
 		}
 	}
-	beside := func(name string, way *way, tool, direct string, bound float64) figure {
-		return figure{
-			name:  fmt.Sprintf("%s, %d clients", name, toolsClients),
-			got:   fmt.Sprintf("%.0f", way.rates[tool]),
-			limit: fmt.Sprintf("%s: %.0f", direct, ways[0].rates[tool]),
-			ratio: way.rates[tool] / ways[0].rates[tool], bound: bound, atLeast: bound > 0,
-		}
+	return nil
+}
+
+// beside is the rate of a way beside that of another.
+func beside(name string, one *way, limit string, other *way, tool, what string, bound float64) figure {
+	return figure{
+		name:  fmt.Sprintf("%s, %d clients", name, toolsClients),
+		got:   fmt.Sprintf("%.0f", one.rates[tool]),
+		limit: fmt.Sprintf("%s%s: %.0f", limit, what, other.rates[tool]),
+		ratio: one.rates[tool] / other.rates[tool], bound: bound, atLeast: bound > 0,
 	}
-	const direct = "the direct servers"
-	figures := []figure{
-		beside("wrapped calls a second, grouped", ways[1], s.served.tool, direct, 0.6),
-		beside("wrapped calls a second, strict", ways[2], s.served.tool, direct, 0),
-		beside("hosted calls a second, strict", ways[3], s.served.tool, direct, 0),
-	}
-	if slow := s.served.slow; slow != "" {
-		waits := fmt.Sprintf("%s, of a tool that takes %v", direct, fetchTime)
-		figures = append(figures,
-			beside("wrapped calls a second, grouped", ways[1], slow, waits, 0),
-			beside("wrapped calls a second, strict", ways[2], slow, waits, 0),
-			beside("hosted calls a second, strict", ways[3], slow, waits, 0))
-	}
-	return figures, nil
 }
 
 // way is how agents reach the same server.
@@ -214,6 +269,14 @@ type way struct {
 	prefix string // of the tools' names
 	agents []*agent
 	rates  map[string]float64
+}
+
+func closeWays(ways []*way) {
+	for _, way := range ways {
+		for _, agent := range way.agents {
+			agent.server.stop()
+		}
+	}
 }
 
 // agent is who calls, one call after the other.
@@ -335,8 +398,13 @@ grants:
 
 // wrap starts sb-mcp wrap around this program as a server, and shakes hands.
 func (s *settings) wrap(ctx context.Context, b *broker, server string) (*process, error) {
+	return s.wrapped(ctx, b, server, s.served.command)
+}
+
+// wrapped starts it around any server.
+func (s *settings) wrapped(ctx context.Context, b *broker, server string, command []string) (*process, error) {
 	args := []string{"wrap", "--subject", subject, "--server", server, "--home", b.home, "--"}
-	return greeted(start(ctx, filepath.Join(s.bin, "sb-mcp"), append(args, s.served.command...)...))
+	return greeted(start(ctx, filepath.Join(s.bin, "sb-mcp"), append(args, command...)...))
 }
 
 // greeted shakes hands with a server that was started.
@@ -362,12 +430,35 @@ type served struct {
 	command         []string
 	tool, arguments string
 	shows           string // in each answer
-	slow            string // tool that takes [fetchTime]; empty: none
+	ours            bool   // it has all of our tools
 }
 
 // ourTools is this program as a server.
 func ourTools(self string) served {
-	return served{command: []string{self, asTools}, tool: lookupTool, arguments: lookupArguments, shows: meaning, slow: fetchTool}
+	return served{command: []string{self, asTools}, tool: lookupTool, arguments: lookupArguments, shows: meaning, ours: true}
+}
+
+// realTools is server-everything where .ci/clients/run has installed it, and Node is
+// there to run it; else it has no command.
+func realTools() served {
+	cache := os.Getenv("SB_CLIENTS_CACHE")
+	if cache == "" {
+		dir, err := os.UserCacheDir()
+		if err != nil {
+			return served{}
+		}
+		cache = filepath.Join(dir, "subjectbroker-clients")
+	}
+	node, err := exec.LookPath("node")
+	if err != nil {
+		return served{}
+	}
+	found, err := filepath.Glob(filepath.Join(cache, "*", "node_modules/@modelcontextprotocol/server-everything/dist/index.js"))
+	if err != nil || len(found) == 0 {
+		return served{}
+	}
+	quiet := []string{"/bin/sh", "-c", `exec "$@" 2>/dev/null`, "server", node, found[len(found)-1], "stdio"} // it greets on stderr
+	return served{command: quiet, tool: "echo", arguments: `{"message":"a word"}`, shows: "a word"}
 }
 
 func (s *served) line(id int, tool string) []byte {
@@ -402,6 +493,11 @@ func toolServer(in io.Reader, out io.Writer) error {
 		}
 		switch {
 		case request.ID == nil: // a notification
+		case request.Params.Name == workTool:
+			for until := ownTime() + workTime; ownTime() < until; {
+				_ = json.Valid(line)
+			}
+			server.answer(&request)
 		case request.Params.Name == fetchTool:
 			time.AfterFunc(fetchTime, func() { server.answer(&request) })
 		default:
@@ -441,7 +537,7 @@ func (s *toolsServer) answer(request *toolRequest) {
 			"serverInfo": object{"name": "bench", "version": "1"},
 		}
 	case "tools/list":
-		result = object{"tools": []object{tool(lookupTool), tool(fetchTool)}}
+		result = object{"tools": []object{tool(lookupTool), tool(workTool), tool(fetchTool)}}
 	case "tools/call":
 		text := fmt.Sprintf("%v: %s; %s", request.Params.Arguments["word"], meaning, strings.Repeat("further meanings, ", 10))
 		result = object{"content": []object{{"type": "text", "text": text}}}
