@@ -253,6 +253,83 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// A search reads the indexes of its own tenants and nothing of any other's, so
+// that how much those hold cannot make it slower.
+func TestOtherTenantsAreNotRead(t *testing.T) {
+	ix := newIndex(t)
+	add(t, ix, note("a", "small", "alpha beta"), note("b", "large", "alpha beta"))
+	broken := &view{pieces: []*piece{nil}, entries: 1, words: 1} // who reads it falls over
+	ix.tenants["large"].now.Store(broken)
+	reads := map[string]func(tenant string){
+		"search": func(tenant string) { ix.Search(query(t, `alpha "alpha beta" be*`), Scope{Tenants: []string{tenant}}) },
+		"recent": func(tenant string) {
+			if _, err := ix.Recent(Scope{Tenants: []string{tenant}}, 1, ""); err != nil {
+				t.Error(err)
+			}
+		},
+		"stats":  func(tenant string) { ix.Stats([]string{tenant}) },
+		"add":    func(tenant string) { add(t, ix, note("new"+tenant, tenant, "alpha")) },
+		"remove": func(tenant string) { ix.RemoveTenant(tenant) },
+	}
+	for _, name := range []string{"search", "recent", "stats", "add", "remove"} {
+		fell := func(tenant string) (fell bool) {
+			defer func() { fell = recover() != nil }()
+			reads[name](tenant)
+			return false
+		}
+		if fell("small") {
+			t.Errorf("%s in one tenant reads another", name)
+		}
+		if name == "add" || name == "remove" {
+			continue // what it does before it falls is not undone
+		}
+		if !fell("large") { // the control
+			t.Errorf("%s does not read what it is asked for", name)
+		}
+	}
+}
+
+// The index of an entry takes less than 1 KiB, in tenants of two thousand entries
+// of 60 to 200 words, of which every eighth one is new.
+func TestMemoryOfAnEntry(t *testing.T) {
+	const entries = 4000
+	words100k()
+	before := heap()
+	ix := newIndex(t)
+	text := fill(t, ix, entries, tenants(2))
+	took := (heap() - before) / entries
+	size := ix.Size()
+	t.Logf("%d bytes an entry, of which %d are words and postings; %d of text; %.1f words", took, size.Postings/entries, text/entries, float64(size.Words)/entries)
+	if took > 1<<10 {
+		t.Errorf("an entry takes %d bytes", took)
+	}
+	if size.Entries != entries || took < uint64(size.Postings/entries) {
+		t.Errorf("%+v, and %d bytes an entry: not everything was counted", size, took)
+	}
+}
+
+// However many entries come one by one, they lie in few pieces, and no merge is of
+// more than a few megabytes.
+func TestPieces(t *testing.T) {
+	ix := newIndex(t)
+	draw := source(2)
+	for n := range 1500 {
+		add(t, ix, words100k().entry(&draw, n, "t"))
+		if pieces := ix.tenants["t"].now.Load().pieces; len(pieces) > 3*fullLevel {
+			t.Fatalf("after %d entries there are %d pieces", n+1, len(pieces))
+		}
+	}
+	fill(t, ix, 0, nil)
+	if pieces := ix.tenants["t"].now.Load().pieces; len(pieces) != 1 {
+		t.Errorf("after Settle there are %d pieces", len(pieces))
+	}
+	for weight, want := range map[int]int{0: 0, smallPiece - 1: 0, smallPiece: 1, fullPiece - 1: fullLevel - 1, fullPiece: fullLevel, 100 * fullPiece: fullLevel} {
+		if got := level(&piece{runs: make([]byte, weight)}); got != want {
+			t.Errorf("a piece of %d bytes is of level %d, not %d", weight, got, want)
+		}
+	}
+}
+
 // walk is every word of every dictionary, with control of what belongs to it.
 func walk(ix *Index) map[string]bool {
 	words := map[string]bool{}

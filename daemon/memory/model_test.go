@@ -105,6 +105,11 @@ func TestSearchIsTheReference(t *testing.T) {
 		}
 		entries := drawEntries(t, 60)
 		load(t, ix, entries)
+		other, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		load(t, other, entries)
 		r := &reference{entries: map[string]*Entry{}}
 		for i := range entries {
 			r.entries[entries[i].ID] = &entries[i]
@@ -114,6 +119,9 @@ func TestSearchIsTheReference(t *testing.T) {
 				if err := ix.Forget(entries[i].ID); err != nil {
 					t.Fatal(err)
 				}
+				if err := other.Forget(entries[i].ID); err != nil {
+					t.Fatal(err)
+				}
 				entries[i].Forgotten = true
 			}
 		}
@@ -121,6 +129,9 @@ func TestSearchIsTheReference(t *testing.T) {
 			terms, query := drawQuery(t)
 			scope := drawScope(t)
 			compare(t, r.search(terms, scope), ix.Search(query, scope), scope, query)
+			if a, b := bits(ix.Search(query, scope)), bits(other.Search(query, scope)); a != b {
+				t.Fatalf("%s in %+v: in another order\n%s\nis\n%s", query, scope, a, b)
+			}
 		}
 		compareLists(t, r, ix)
 	})

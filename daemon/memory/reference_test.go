@@ -86,7 +86,8 @@ func (a asked) String() string {
 	return s
 }
 
-// search is Okapi BM25 by the book.
+// search is Okapi BM25 by the book. It rounds where the index does: two entries
+// that are worth the same, as it happens, would else be in another order.
 func (r *reference) search(terms []asked, scope Scope) (all []answer) {
 	var granted []*Entry
 	words := 0
@@ -116,7 +117,7 @@ func (r *reference) search(terms []asked, scope Scope) (all []answer) {
 		idf := math.Log(1 + (n-df+0.5)/(df+0.5))
 		for _, e := range granted {
 			if tf := float64(often(e, term.words, term.prefix)); tf > 0 {
-				scores[e.ID] += idf * tf * 2.2 / (tf + 1.2*(0.25+0.75*float64(length(e))/average))
+				scores[e.ID] += idf * (tf * 2.2 / (tf + 1.2*(0.25+0.75*float64(length(e))/average)))
 			}
 		}
 	}
@@ -129,7 +130,7 @@ func (r *reference) search(terms []asked, scope Scope) (all []answer) {
 		if id != current.ID {
 			a.matched = id
 		}
-		if other, ok := best[current.ID]; !ok || score > other.score+1e-12 || math.Abs(score-other.score) <= 1e-12 && r.later(id, other) {
+		if other, ok := best[current.ID]; !ok || score > other.score || score == other.score && r.later(id, other) {
 			best[current.ID] = a
 		}
 	}
@@ -140,10 +141,7 @@ func (r *reference) search(terms []asked, scope Scope) (all []answer) {
 		all = append(all, a)
 	}
 	slices.SortFunc(all, func(a, b answer) int {
-		if math.Abs(a.score-b.score) > 1e-12 {
-			return cmp.Compare(b.score, a.score)
-		}
-		return cmp.Or(cmp.Compare(r.entries[b.id].Created, r.entries[a.id].Created), strings.Compare(a.id, b.id))
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(r.entries[b.id].Created, r.entries[a.id].Created), strings.Compare(a.id, b.id))
 	})
 	return all
 }
