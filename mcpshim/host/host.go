@@ -46,6 +46,10 @@ const (
 	greetPatience = 45 * time.Second
 )
 
+// relistPause is how long a server's word that its tools are other ones waits after
+// the one before: it can say so all the time.
+const relistPause = time.Second
+
 // Config says who serves. The zero value is usable.
 type Config struct {
 	// Version of this program, which the server is told.
@@ -311,9 +315,19 @@ func (h *host) greet(ctx context.Context, session *session, confinement []string
 
 // relist says what there is whenever somebody asks or it changes.
 func (h *host) relist(ctx context.Context, session *session, way link, g greeting) {
+	var rested <-chan time.Time // nil: it has rested
 	for {
+		changes := session.relist
+		if rested != nil {
+			changes = nil
+		}
 		select {
-		case <-session.relist:
+		case <-changes:
+			rested = time.After(relistPause)
+		case <-session.look:
+		case <-rested:
+			rested = nil
+			continue
 		case <-way.gone():
 			return
 		case <-ctx.Done():
@@ -348,7 +362,7 @@ func (h *host) read(hangUp context.CancelCauseFunc) {
 		case *hostv1.HostRequest_Cancel:
 			h.session.Load().cancel(said.Cancel.GetId())
 		case *hostv1.HostRequest_List:
-			h.session.Load().again()
+			soon(h.session.Load().look)
 		case *hostv1.HostRequest_Stop:
 			select {
 			case h.stops <- time.Duration(said.Stop.GetGraceMs()) * time.Millisecond:

@@ -272,6 +272,8 @@ func stub(args []string) int {
 	tools := goldenTool
 	fmt.Fprintln(os.Stderr, "stub is here")
 	switch {
+	case mode == "hostile":
+		return hostileStub(args[1], in)
 	case strings.HasPrefix(mode, "newer-touchy"):
 		line, err := in.Peek(len(`{"jsonrpc":"2.0","id":1,"method":"initialize"`))
 		if err != nil || bytes.Contains(line, []byte("initialize")) {

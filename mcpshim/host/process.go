@@ -55,6 +55,7 @@ type process struct {
 	code    int           // of it, once ended is closed
 	left    int           // bytes of its input that it did not read, once ended is closed; -1: nobody knows
 	wrote   atomic.Bool   // a whole message
+	hushed  atomic.Bool   // it was ended because it closed its output
 	endless atomic.Bool   // it was ended over a line without an end
 	ending  sync.Once
 
@@ -125,7 +126,10 @@ func (p *process) close() {
 func (p *process) begin(to listener) {
 	p.to = to
 	var reading sync.WaitGroup
-	reading.Go(p.readMessages)
+	reading.Go(func() {
+		p.readMessages()
+		p.hush()
+	})
 	reading.Go(p.readLog)
 	go p.write()
 	go func() {
@@ -144,6 +148,19 @@ func (p *process) begin(to listener) {
 		}
 		p.shutQueue()
 		close(p.over)
+	}()
+}
+
+// hush ends a server that goes on without its output: it cannot answer any more.
+func (p *process) hush() {
+	go func() {
+		p.within(closePatience)
+		select {
+		case <-p.ended:
+		default:
+			p.hushed.Store(true)
+			p.run.kill()
+		}
 	}()
 }
 
@@ -257,6 +274,9 @@ func (p *process) end(polite bool) ending {
 		p.close()
 	})
 	<-p.over
+	if p.hushed.Load() {
+		return ending{why: whyProtocol, detail: "it closed its output", code: p.code}
+	}
 	if p.endless.Load() {
 		return ending{why: whyProtocol, detail: fmt.Sprintf("it wrote more than %d bytes without an end of the line", p.limit), code: p.code}
 	}

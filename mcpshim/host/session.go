@@ -41,7 +41,8 @@ type session struct {
 	link    link
 	version string
 	hangUp  context.CancelCauseFunc // the daemon does not listen any more
-	relist  chan struct{}           // capacity 1: list again
+	relist  chan struct{}           // capacity 1: list again, as the server says
+	look    chan struct{}           // capacity 1: list again, as the daemon says
 
 	patience  time.Duration // see silencePatience
 	newerOnly bool          // it is greeted in the era without sessions alone
@@ -74,7 +75,7 @@ type reply struct {
 
 func newSession(out *frame.Writer, way link, version string, hangUp context.CancelCauseFunc) *session {
 	s := &session{
-		out: out, link: way, version: version, hangUp: hangUp, relist: make(chan struct{}, 1),
+		out: out, link: way, version: version, hangUp: hangUp, relist: make(chan struct{}, 1), look: make(chan struct{}, 1),
 		open: map[uint64]*pending{}, calls: map[uint64]uint64{}, partial: map[uint64]assembly{}, patience: silencePatience,
 	}
 	s.idle = sync.NewCond(&s.mu)
@@ -523,11 +524,12 @@ func (s *session) listed(tools []*hostv1.Tool, instructions string) {
 	s.tell(&hostv1.HostResponse{Message: &hostv1.HostResponse_Listed{Listed: piece}})
 }
 
-// again is what List asks for, and the server's own word that its list is
-// another one.
-func (s *session) again() {
+// again is the server's own word that its list is another one.
+func (s *session) again() { soon(s.relist) }
+
+func soon(c chan<- struct{}) {
 	select {
-	case s.relist <- struct{}{}:
+	case c <- struct{}{}:
 	default: // it is going to be read anyway
 	}
 }

@@ -313,8 +313,8 @@ func (f *firstProcess) start(order run) (*os.File, error) {
 	}
 	if f.slave != nil {
 		f.foreground()
-		f.forgetTerminal(order.Files)
 	}
+	forgetStreams()
 	return master, nil
 }
 
@@ -455,17 +455,16 @@ func (f *firstProcess) inForeground() bool {
 	return err == nil && group == f.command
 }
 
-// forgetTerminal closes F's copies of the caller's terminal.
-func (f *firstProcess) forgetTerminal(files [3]bool) {
+// forgetStreams closes F's copies of the caller's terminal and of the command's
+// streams: whoever reads those hears of their end when the command has closed them.
+func forgetStreams() {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return
 	}
 	defer null.Close()
-	for i, isTerminal := range files {
-		if isTerminal {
-			_ = unix.Dup3(int(null.Fd()), i, 0)
-		}
+	for i := range 3 {
+		_ = unix.Dup3(int(null.Fd()), i, 0)
 	}
 }
 
