@@ -64,7 +64,7 @@ func (o operator) AddServer(ctx context.Context, req *operatorv1.AddServerReques
 	if err != nil {
 		return nil, err
 	}
-	response := &operatorv1.AddServerResponse{Server: o.serverMessage(server.Name)}
+	response := &operatorv1.AddServerResponse{Server: o.serverMessage(ctx, server.Name)}
 	st, at := d.state(), d.clock.read()
 	st.mu.RLock()
 	for _, g := range made {
@@ -99,13 +99,13 @@ func (s *state) missingUses(server grants.Server, subjects []string, at reading)
 }
 
 // ListServers lists the servers that were added, trusted, seen, or named in a policy.
-func (o operator) ListServers(context.Context, *operatorv1.ListServersRequest) (*operatorv1.ListServersResponse, error) {
+func (o operator) ListServers(ctx context.Context, _ *operatorv1.ListServersRequest) (*operatorv1.ListServersResponse, error) {
 	if err := o.d.needUnlocked(); err != nil {
 		return nil, err
 	}
 	response := &operatorv1.ListServersResponse{}
 	for _, name := range o.d.serverNames() {
-		response.Servers = append(response.Servers, o.serverMessage(name))
+		response.Servers = append(response.Servers, o.serverMessage(ctx, name))
 	}
 	return response, nil
 }
@@ -172,7 +172,7 @@ func (d *Daemon) untrustedServers() []string {
 }
 
 // serverMessage is a server as the operator sees it.
-func (o operator) serverMessage(name string) *operatorv1.Server {
+func (o operator) serverMessage(ctx context.Context, name string) *operatorv1.Server {
 	d := o.d
 	offered, processes := d.offers.of(name), d.hosts.of(name)
 	st, at := d.state(), d.clock.read()
@@ -200,6 +200,7 @@ func (o operator) serverMessage(name string) *operatorv1.Server {
 	for _, p := range processes {
 		m.Processes = append(m.Processes, p.message())
 	}
+	st.unnamedServer(callerOf(ctx).UID, st.servers[name], m)
 	return m
 }
 
@@ -230,7 +231,7 @@ func (o operator) GetServer(ctx context.Context, req *operatorv1.GetServerReques
 		}
 	}
 	states := o.toolStates(req.GetName())
-	return &operatorv1.GetServerResponse{Server: o.serverMessage(req.GetName()), Tools: toolMessages(req.GetName(), states)}, nil
+	return &operatorv1.GetServerResponse{Server: o.serverMessage(ctx, req.GetName()), Tools: toolMessages(req.GetName(), states)}, nil
 }
 
 // toolStates is what a server was last seen to offer beside what was trusted.
@@ -273,18 +274,18 @@ func (o operator) look(ctx context.Context, name string) error {
 	if err := d.meets(ctx, fixed(whenRaised), nil); err != nil { // its secrets are used
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, hostStartLimit)
+	waiting, cancel := context.WithTimeout(ctx, hostStartLimit)
 	defer cancel()
-	err := d.hosts.look(ctx, o, server)
+	err := d.hosts.look(waiting, o, server)
 	switch {
-	case err == nil:
-		return nil
+	case err == nil: // a tier may have been raised, or the session have ended, meanwhile
+		return d.meets(ctx, fixed(whenRaised), nil)
 	case errors.Is(err, errHostRefused):
-		return refuse("%s was not started: %s", name, wordsOf(err))
-	case ctx.Err() != nil && !errors.Is(err, errHostGone):
+		return refuse("%s was not started: %s", name, d.unnamedWords(ctx, server, wordsOf(err)))
+	case waiting.Err() != nil && !errors.Is(err, errHostGone):
 		return &wire.Error{Reason: wire.InternalError, Message: name + " did not say in time what it offers"}
 	}
-	return &wire.Error{Reason: wire.InternalError, Message: name + " was not started: " + wordsOf(err)}
+	return &wire.Error{Reason: wire.InternalError, Message: name + " was not started: " + d.unnamedWords(ctx, server, wordsOf(err))}
 }
 
 // TrustServer pins what a server offers now.
@@ -334,7 +335,7 @@ func (o operator) TrustServer(ctx context.Context, req *operatorv1.TrustServerRe
 		}
 		d.hub.listChanged()
 	}
-	response.Server = o.serverMessage(name)
+	response.Server = o.serverMessage(ctx, name)
 	return response, nil
 }
 

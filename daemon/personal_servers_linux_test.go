@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,4 +49,20 @@ func TestPersonalSecretsOfServers(t *testing.T) {
 	equal(t, "starts of it", len(starts(t, note)), 1)
 	stream := hostedRelay(t, d.Open("worker"), "own")
 	equal(t, "a call", stream.call("echo", `{}`).String(), "OK {}")
+
+	// Nor is the other told its name.
+	shown := func(client operatorv1.OperatorServiceClient) string {
+		one, err := client.GetServer(ctx, &operatorv1.GetServerRequest{Name: "own"})
+		must(t, err)
+		all, err := client.ListServers(ctx, &operatorv1.ListServersRequest{})
+		must(t, err)
+		_, err = client.TrustServer(ctx, &operatorv1.TrustServerRequest{Name: "theirs"}) // it says why it does not start
+		return one.String() + all.String() + fmt.Sprint(err)
+	}
+	if got := shown(d.Operator()); strings.Count(got, "${secret:diary}") != 3 {
+		t.Errorf("its own operator sees: %s", got)
+	}
+	if got := shown(other); strings.Contains(got, "diary") || strings.Count(got, "${secret:[hidden]}") != 3 || !strings.Contains(got, "the secret [hidden]") {
+		t.Errorf("the other sees: %s", got)
+	}
 }
