@@ -28,7 +28,15 @@ type batch struct {
 	late    []Entry // guarded by Log.mu: release.withheld entries owed if this batch becomes durable
 }
 
-func newBatch() *batch { return &batch{done: make(chan struct{})} }
+// newBatch returns an empty batch. size is that of the one before, in bytes: another
+// as large will not have to grow.
+func newBatch(size int) *batch {
+	b := &batch{done: make(chan struct{})}
+	if size > blockSize {
+		b.buf = make([]byte, 0, min(size+size/4, maxGrouped))
+	}
+	return b
+}
 
 // add encodes e, which becomes the newest entry of the batch.
 func (b *batch) add(e *Entry) {

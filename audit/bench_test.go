@@ -75,7 +75,7 @@ func BenchmarkSeal(b *testing.B) {
 		if err := e.check(); err != nil {
 			b.Fatal(err)
 		}
-		batch := newBatch()
+		batch := newBatch(0)
 		batch.add(&e)
 		batch.seal(Hash{}, testVault, key)
 	}

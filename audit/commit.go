@@ -92,7 +92,7 @@ func (l *Log) take(next *prepared) *batch {
 		return nil
 	}
 	b := l.pending
-	l.pending = newBatch()
+	l.pending = newBatch(len(b.buf))
 	l.busy = time.Now()
 	return b
 }
@@ -275,7 +275,7 @@ func (l *Log) fail(b *batch, err error) error {
 		lost.settled, lost.err = true, l.failure.err
 		close(lost.done)
 	}
-	l.pending = newBatch()
+	l.pending = newBatch(0)
 	l.rewind()
 	return l.failure.err
 }

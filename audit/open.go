@@ -51,7 +51,7 @@ func open(config Config, in folder) (*Log, *Recovery, error) {
 		requests: make(chan request),
 		stop:     make(chan struct{}),
 		stopped:  make(chan struct{}),
-		pending:  newBatch(),
+		pending:  newBatch(0),
 	}
 	l.w.canKeep = true
 	l.gather = time.AfterFunc(GroupDelay, l.gathered)

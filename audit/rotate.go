@@ -240,7 +240,7 @@ func (l *Log) writeOpened(next *prepared) (*batch, error) {
 	if first.Seq == 1 {
 		l.config.Origin.tell(&first)
 	}
-	b := newBatch()
+	b := newBatch(0)
 	b.add(&first)
 	b.seal(l.w.head.Hash, l.config.VaultID, next.key)
 	if _, err := next.file.WriteAt(b.buf, 0); err != nil {

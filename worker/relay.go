@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -247,7 +248,7 @@ type RelayPending struct {
 
 	asked   chan struct{} // closed when a person is asked
 	decided chan struct{} // closed once verdict is set
-	done    chan struct{} // closed once answer is complete
+	done    chan struct{} // closed once answer is complete; nil for a wrapped server
 
 	// Written by the reader of the stream before decided or done is closed.
 	verdict RelayVerdict
@@ -257,7 +258,7 @@ type RelayPending struct {
 	end     RelayEnd
 	held    int // bytes of answer, taken from the room for answers
 
-	release func() // gives back what the call holds of the relay's limits
+	holds atomic.Bool // it holds of the relay's limits
 
 	// Of a call with Decided.
 	told    sync.Once
@@ -404,10 +405,14 @@ func (r *Relay) TryBegin(ctx context.Context, call RelayCall) (p *RelayPending, 
 
 // pending is a call that nobody was asked about yet.
 func (r *Relay) pending(call RelayCall) *RelayPending {
-	return &RelayPending{
+	p := &RelayPending{
 		relay: r, call: call, weight: len(call.Arguments),
-		asked: make(chan struct{}), decided: make(chan struct{}), done: make(chan struct{}),
+		asked: make(chan struct{}), decided: make(chan struct{}),
 	}
+	if r.config.Mode == Hosted {
+		p.done = make(chan struct{})
+	}
+	return p
 }
 
 // expect has the call's Decided told in time, whatever the daemon says.
@@ -532,10 +537,15 @@ func (r *Relay) admit(ctx context.Context, p *RelayPending) error {
 
 // admitted notes that p holds room.
 func (p *RelayPending) admitted() {
-	p.release = sync.OnceFunc(func() {
+	p.holds.Store(true)
+}
+
+// release gives back what the call holds of the relay's limits, once.
+func (p *RelayPending) release() {
+	if p.holds.CompareAndSwap(true, false) {
 		p.relay.run.unjudged.give(p.weight)
 		<-p.relay.calls
-	})
+	}
 }
 
 // ask sends p. No other call comes between the pieces of its arguments: the daemon
@@ -1045,7 +1055,7 @@ func (r *Relay) hearAnswer(a *brokerv1.RelayAnswer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.waiting[a.GetId()]
-	if p == nil || !p.judged || p.end != 0 {
+	if p == nil || !p.judged || p.end != 0 || p.done == nil {
 		return
 	}
 	size := len(a.GetPiece())

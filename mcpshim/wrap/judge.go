@@ -5,6 +5,7 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"subjectbroker/mcpshim"
@@ -26,6 +27,7 @@ type ask struct {
 
 	telling sync.Mutex // held while the client is told of progress
 	settled sync.Once
+	told    atomic.Bool // somebody tells the client that a person is asked
 
 	// Of a message that is judged.
 	relay   *worker.Relay
@@ -113,8 +115,11 @@ func (s *session) beginAtOnce(a *ask) bool {
 
 // listen sees to what the daemon says of a message.
 func (s *session) listen(a *ask, relay *worker.Relay) {
-	told := sync.OnceFunc(func() { go s.tell(a) })
-	a.call.Waiting = func(string) { told() }
+	a.call.Waiting = func(string) {
+		if a.told.CompareAndSwap(false, true) {
+			go s.tell(a)
+		}
+	}
 	a.call.Decided = func(pending *worker.RelayPending) {
 		a.relay, a.pending = relay, pending
 		if s.passing.Load() == 0 && pending.Forwards() {
