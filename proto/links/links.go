@@ -13,74 +13,76 @@ import (
 	"strings"
 )
 
-// maxLinks is how many links to nothing a path may lead over.
-const maxLinks = 40
+// Bounds of a path, as the kernel has them: who asks chooses what it is.
+const (
+	maxLinks = 40   // it may lead over so many
+	maxPath  = 4096 // bytes
+)
 
 // Resolve resolves the links of an absolute path as far as it exists; what does
 // not exist is left as it is, and a link to what does not exist is followed: it is
-// where something would be made. What cannot be looked into is an error.
+// where something would be made. What cannot be looked into is an error, and so is
+// what the kernel would not follow.
 func Resolve(path string) (string, error) {
-	if isOwn(path) {
-		return "", errOwn
+	if len(path) > maxPath {
+		return "", errLong
 	}
-	rest, links := "", 0
-	for {
-		resolved, err := filepath.EvalSymlinks(path)
-		if err == nil {
-			return filepath.Join(resolved, rest), nil
-		}
-		parent, last := filepath.Split(strings.TrimRight(path, "/"))
-		if last == "" || !errors.Is(err, fs.ErrNotExist) {
-			return "", err
-		}
-		target, err := os.Readlink(parent + last)
-		switch links++; {
-		case err == nil && links > maxLinks:
-			return "", errLinks
-		case err == nil && filepath.IsAbs(target):
-			path = target
-		case err == nil:
-			path = parent + target // not cleaned: what it goes up from may be a link
-		default:
-			path, rest = parent, filepath.Join(last, rest)
-		}
-	}
-}
-
-// isOwn reports whether a path leads to or over what is something else to each
-// process that opens it, as /proc/self/cwd is: here it says nothing about the server.
-func isOwn(path string) bool {
 	left, at, links := strings.Split(path, "/"), "/", 0
+	missing := 0  // parts at the end of at that are not there
+	file := false // at is there, and no folder
 	for len(left) > 0 {
 		name := left[0]
 		left = left[1:]
-		if name == "" || name == "." {
+		switch {
+		case file:
+			return "", errFile
+		case name == "", name == ".":
+			continue
+		case name == "..":
+			at, missing = filepath.Dir(at), max(missing-1, 0)
 			continue
 		}
-		if name == ".." {
-			at = filepath.Dir(at)
+		next := filepath.Join(at, name)
+		if missing > 0 {
+			at, missing = next, missing+1
 			continue
 		}
-		at = filepath.Join(at, name)
-		if at == "/proc" || at == "/dev/fd" {
-			return true
+		if isOwn(next) {
+			return "", errOwn
 		}
-		target, err := os.Readlink(at)
+		info, err := os.Lstat(next)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			at, missing = next, 1
+			continue
+		case err != nil:
+			return "", err
+		case info.Mode()&fs.ModeSymlink == 0:
+			at, file = next, !info.IsDir()
+			continue
+		}
+		target, err := os.Readlink(next)
 		if err != nil {
-			continue // it is no link
+			return "", err
 		}
 		if links++; links > maxLinks {
-			return true
+			return "", errLinks
 		}
-		left = append(strings.Split(target, "/"), left...)
-		at = filepath.Dir(at)
+		left = append(strings.Split(target, "/"), left...) // from where the link lies, not from what is left of the text
 		if filepath.IsAbs(target) {
 			at = "/"
 		}
 	}
-	return false
+	return at, nil
 }
 
-var errOwn = errors.New("the path means something else to each process")
+// isOwn reports whether a place is something else to each process that opens it, as
+// /proc/self/cwd is: here it says nothing about the server.
+func isOwn(at string) bool { return at == "/proc" || at == "/dev/fd" }
 
-var errLinks = errors.New("the path leads over too many links")
+var (
+	errFile  = errors.New("the path leads through a file")
+	errOwn   = errors.New("the path means something else to each process")
+	errLinks = errors.New("the path leads over too many links")
+	errLong  = errors.New("the path is too long")
+)
