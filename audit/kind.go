@@ -33,7 +33,7 @@ const (
 // kindFamilies may be followed by a dot and one word.
 var kindFamilies = [...]string{
 	"vault", "run", "approval", "grant", "subject", "resource", "key", "server", "memory",
-	"launch", "operator", "policy", "audit", "call",
+	"launch", "operator", "policy", "audit", "call", "agentkey",
 }
 
 // Known reports whether k is on the closed list.

@@ -105,6 +105,15 @@ var needs = map[string]func(st *state, req any) need{
 	operatorv1.OperatorService_CallStats_FullMethodName:    fixed(nothing),
 	operatorv1.OperatorService_Metrics_FullMethodName:      fixed(nothing),
 
+	operatorv1.OperatorService_MintAgentKey_FullMethodName:   fixed(whenRaised), // whoever has it is the subject
+	operatorv1.OperatorService_ListAgentKeys_FullMethodName:  fixed(nothing),
+	operatorv1.OperatorService_RotateAgentKey_FullMethodName: fixed(whenRaised), // likewise
+	operatorv1.OperatorService_RevokeAgentKey_FullMethodName: fixed(nothing),
+
+	operatorv1.OperatorService_AddTenant_FullMethodName:    fixed(nothing), // there is nothing in it yet
+	operatorv1.OperatorService_ListTenants_FullMethodName:  fixed(nothing),
+	operatorv1.OperatorService_RemoveTenant_FullMethodName: needOfRemoveTenant,
+
 	operatorv1.OperatorService_ListApprovals_FullMethodName:  fixed(nothing),
 	operatorv1.OperatorService_DecideApproval_FullMethodName: fixed(always), // nobody approves on their own word
 	operatorv1.OperatorService_RevokeConsent_FullMethodName:  fixed(nothing),
@@ -155,6 +164,12 @@ func (s *state) needOfContent(name string) need {
 func needOfRemoveResource(st *state, req any) need {
 	q, _ := req.(*operatorv1.RemoveResourceRequest)
 	return st.needOfRevoking(st.set.Exact(q.GetName()), false)
+}
+
+// Likewise a tenant.
+func needOfRemoveTenant(st *state, req any) need {
+	q, _ := req.(*operatorv1.RemoveTenantRequest)
+	return st.needOfRevoking(st.set.ExactTenant(q.GetName()), false)
 }
 
 // A subject is a right to be asked for; one with a raised tier promises what only
@@ -345,6 +360,8 @@ func (s *state) needOfChange(current, want *policy.Document, c policy.Change) ne
 		return s.needOfGrants(c.Grant)
 	case policy.AServer, policy.APolicy:
 		return s.needOfPolicies(c)
+	case policy.ATenant: // there is nothing in a new one, and the grants of an old one are changes of their own
+		return nothing
 	case policy.ATool:
 		return s.needOfTool(c)
 	case policy.AProfile:

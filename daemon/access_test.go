@@ -29,6 +29,8 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 	} {
 		st.mustPutGrant(g)
 	}
+	st.mustPutGrant(grantOf(t, "eeeeeeeeee", "plain", "memory.read:granted", grants.Allow, time.Time{}))
+	st.mustPutGrant(grantOf(t, "ffffffffff", "plain", "memory.read:denied", grants.Deny, time.Time{}))
 	type line struct {
 		what    string
 		request any
@@ -102,6 +104,18 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 		"RemoveSubject": {
 			{"one of no tier", &operatorv1.RemoveSubjectRequest{Name: "plain"}, nothing},
 			{"one of a raised tier, the last of which ends every need", &operatorv1.RemoveSubjectRequest{Name: "high"}, whenRaised},
+		},
+
+		"MintAgentKey":   {{"somebody who can ask", nil, whenRaised}},
+		"ListAgentKeys":  never("names things"),
+		"RotateAgentKey": {{"somebody who can ask", nil, whenRaised}},
+		"RevokeAgentKey": never("restricts"),
+
+		"AddTenant":   never("there is nothing in it"),
+		"ListTenants": never("names things"),
+		"RemoveTenant": {
+			{"what was granted", &operatorv1.RemoveTenantRequest{Name: "granted"}, nothing},
+			{"what was denied", &operatorv1.RemoveTenantRequest{Name: "denied"}, whenRaised},
 		},
 
 		"CreateGrants": never("is judged by its grants: see below"),

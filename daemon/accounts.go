@@ -37,6 +37,7 @@ var calls = map[string]call{
 	brokerv1.BrokerService_Watch_FullMethodName:         {kindRunWatch, "watch"},
 	brokerv1.BrokerService_ListServers_FullMethodName:   {audit.List, "list-servers"},
 	brokerv1.BrokerService_Relay_FullMethodName:         {kindRunRelay, "relay"},
+	brokerv1.BrokerService_Authenticate_FullMethodName:  {audit.Auth, "authenticate"},
 
 	operatorv1.OperatorService_Status_FullMethodName:         {}, // writes nothing
 	operatorv1.OperatorService_ConfirmClock_FullMethodName:   {kindOperatorClock, "confirm-clock"},
@@ -99,6 +100,15 @@ var calls = map[string]call{
 
 	operatorv1.OperatorService_CallStats_FullMethodName: {kindOperatorRead, "call-stats"},
 	operatorv1.OperatorService_Metrics_FullMethodName:   {}, // nor does it
+
+	operatorv1.OperatorService_MintAgentKey_FullMethodName:   {kindAgentKeyMint, "mint-agent-key"},
+	operatorv1.OperatorService_ListAgentKeys_FullMethodName:  {kindOperatorRead, "list-agent-keys"},
+	operatorv1.OperatorService_RotateAgentKey_FullMethodName: {kindAgentKeyRotate, "rotate-agent-key"},
+	operatorv1.OperatorService_RevokeAgentKey_FullMethodName: {kindAgentKeyRevoke, "revoke-agent-key"},
+
+	operatorv1.OperatorService_AddTenant_FullMethodName:    {kindTenantAdd, "add-tenant"},
+	operatorv1.OperatorService_ListTenants_FullMethodName:  {kindOperatorRead, "list-tenants"},
+	operatorv1.OperatorService_RemoveTenant_FullMethodName: {kindTenantRemove, "remove-tenant"},
 
 	operatorv1.OperatorService_ListApprovals_FullMethodName:  {kindOperatorRead, "list-approvals"},
 	operatorv1.OperatorService_DecideApproval_FullMethodName: {kindApprovalApprove, "decide-approval"},

@@ -87,6 +87,7 @@ func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy, l
 		{"Relay", "run.relay", &brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Open{Open: &brokerv1.RelayOpen{
 			RunId: run, Server: "wrapped", Mode: brokerv1.RelayMode_RELAY_MODE_WRAPPED,
 		}}}},
+		{"Authenticate", "auth", nil},
 		{"CloseRun", "run.end", &brokerv1.CloseRunRequest{RunId: run}},
 
 		{"ConfirmClock", "operator.clock", &operatorv1.ConfirmClockRequest{}},
@@ -114,6 +115,13 @@ func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy, l
 		{"DecideApproval", "approval.approve", nil},
 		{"RevokeConsent", "approval.void", nil},
 		{"CloseSession", "operator.auth", &operatorv1.CloseSessionRequest{}},
+		{"AddTenant", "memory.tenant_add", &operatorv1.AddTenantRequest{Name: "acme"}},
+		{"ListTenants", "operator.read", &operatorv1.ListTenantsRequest{}},
+		{"MintAgentKey", "agentkey.mint", &operatorv1.MintAgentKeyRequest{Subject: "worker", Name: "laptop", Tenants: []string{"acme"}}},
+		{"ListAgentKeys", "operator.read", &operatorv1.ListAgentKeysRequest{}},
+		{"RotateAgentKey", "agentkey.rotate", &operatorv1.RotateAgentKeyRequest{Key: "laptop"}},
+		{"RevokeAgentKey", "agentkey.revoke", &operatorv1.RevokeAgentKeyRequest{Key: "laptop"}},
+		{"RemoveTenant", "memory.tenant_remove", &operatorv1.RemoveTenantRequest{Name: "acme"}},
 		{"AddServer", "server.add", &operatorv1.AddServerRequest{Server: &operatorv1.Server{Name: "hosted", Command: []string{"/bin/false"}}}},
 		{"TrustServer", "server.trust", &operatorv1.TrustServerRequest{Name: "wrapped"}},
 		{"ListServers", "server.read", &operatorv1.ListServersRequest{}},
@@ -179,6 +187,11 @@ func TestEveryAllowedCallIsAccountedFor(t *testing.T) {
 	try(t, wrapped.stream.CloseSend())
 	wrapped.over()
 	later := map[string]func() proto.Message{
+		"Authenticate": func() proto.Message {
+			minted, err := d.Operator().MintAgentKey(t.Context(), &operatorv1.MintAgentKeyRequest{Subject: "worker"})
+			must(t, err)
+			return &brokerv1.AuthenticateRequest{Key: minted.GetToken(), Route: "stateless"}
+		},
 		"EndRun": func() proto.Message { return &operatorv1.EndRunRequest{RunId: spare.ID} },
 		"WatchApprovals": func() proto.Message {
 			equal(t, "a gated read", spare.Refused("gated"), wire.ApprovalPending)
@@ -203,7 +216,7 @@ func TestEveryAllowedCallIsAccountedFor(t *testing.T) {
 			call.request = later[call.method]()
 		}
 		conn, service := run.Conn, services[0]
-		if parent := call.request.ProtoReflect().Descriptor().ParentFile(); parent != service.ParentFile() {
+		if parent := call.request.ProtoReflect().Descriptor().ParentFile(); parent.Package() != service.ParentFile().Package() {
 			conn, service = d.OperatorConn(), services[1]
 		}
 		method := service.Methods().ByName(protoreflect.Name(call.method))
@@ -250,6 +263,7 @@ func TestEveryRefusedCallIsAccountedFor(t *testing.T) {
 		"Status": true, "ConfirmClock": true, "ListSubjects": true, "ListGrants": true, "ListRuns": true, "WatchEvents": true,
 		"CheckFiles": true, "AuditHead": true, "ReadAudit": true, "ListDenials": true, "Export": true, "Lock": true, "Unlock": true, "Panic": true,
 		"CloseSession": true, "ListPolicies": true, "CallStats": true, "ListApprovals": true, "WatchApprovals": true,
+		"ListAgentKeys": true, "ListTenants": true,
 	}
 	methods(func(service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) {
 		conn := broker

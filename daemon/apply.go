@@ -184,7 +184,7 @@ func (d *Daemon) document(st *state, uid uint32) (*policy.Document, map[string]v
 	doc := &policy.Document{
 		Resources: map[string]policy.Resource{}, Subjects: map[string]policy.Subject{},
 		Profiles: map[string]grants.Profile{}, Tools: map[string]grants.Tool{},
-		Servers: maps.Clone(st.servers), Policies: map[policy.Pair]rules.Policy{},
+		Servers: maps.Clone(st.servers), Policies: map[policy.Pair]rules.Policy{}, Tenants: maps.Clone(st.tenants),
 	}
 	byName := make(map[string]vault.Record, len(all))
 	for _, r := range all {
@@ -348,6 +348,11 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 			c.Server.Created = b.at.now.UTC().Truncate(time.Millisecond)
 		}
 		b.take(b.o.serverChange(ctx, b.st, c.Server))
+	case c.What == policy.ATenant && c.Verb == policy.Remove:
+		b.take(b.o.tenantRemoval(ctx, b.st, c.Name, nil)) // its grants are changes of their own
+	case c.What == policy.ATenant:
+		c.Tenant.Created = b.at.now.UTC().Truncate(time.Millisecond)
+		b.take(b.o.tenantAddition(ctx, c.Tenant))
 	case c.What == policy.APolicy && c.Verb == policy.Remove:
 		b.take(b.o.policyRemoval(ctx, c.Policy))
 	case c.What == policy.APolicy:

@@ -135,7 +135,7 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		d.armExpiry(timer, r.subject)
+		d.armExpiry(timer, r)
 		list := false
 		var updated []string
 		select {
@@ -152,6 +152,10 @@ func (b broker) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingSer
 			list = true
 		case <-w.dirty:
 			list, updated = w.take()
+		}
+		if r.key != "" && !d.entitled(r) { // its time is over, and this is who notices first
+			_, _ = d.endKeyRuns(r.key, causeKeyExpired)
+			continue
 		}
 		if list {
 			now := d.listed(r)
@@ -193,13 +197,16 @@ func runEnded(reason wire.Reason) *brokerv1.WatchResponse {
 	return &brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_RunEnded{RunEnded: &brokerv1.RunEnded{ReasonCode: string(reason)}}}
 }
 
-// armExpiry sets timer to when the subject's list changes by the clock alone.
-func (d *Daemon) armExpiry(timer *time.Timer, subject string) {
+// armExpiry sets timer to when something changes for a run by the clock alone: its
+// subject's list, or its key.
+func (d *Daemon) armExpiry(timer *time.Timer, r *run) {
 	const far = time.Hour // a clock may be set meanwhile
 	wait := far
 	now := d.clock.now()
-	if next := d.state().nextChange(subject, now); !next.IsZero() {
-		wait = min(far, max(next.Sub(now), time.Millisecond))
+	for _, next := range []time.Time{d.state().nextChange(r.subject, now), d.state().keyEnd(r.key)} {
+		if !next.IsZero() {
+			wait = min(wait, max(next.Sub(now), time.Millisecond))
+		}
 	}
 	timer.Reset(wait)
 }

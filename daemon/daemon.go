@@ -103,6 +103,7 @@ type Daemon struct {
 	hosts    *hosts
 	offers   *offers
 	budgets  budgets
+	keyUse   keyUse
 	doors    *doors
 	guard    *guard
 	sessions *sessions

@@ -113,10 +113,13 @@ func (g *gate) admitCall(ctx context.Context, _ *tap.Info) (context.Context, err
 	if !ok {
 		return nil, wire.Deny(wire.InternalError)
 	}
-	key := p.Key()
+	key, limit := p.Key(), maxCallsPerProcess
+	if g.d.runs.keyed(key) {
+		limit = maxCallsPerGateway
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.calls[key] >= maxCallsPerProcess {
+	if g.calls[key] >= limit {
 		g.d.budgets.suppress(key, g.d.clock.now())
 		return nil, wire.Deny(wire.RateLimited)
 	}

@@ -53,6 +53,9 @@ func (d *Daemon) entitled(r *run) bool {
 			return false
 		}
 	}
+	if r.key != "" && !d.state().keyStands(r.key, d.clock.read()) {
+		return false
+	}
 	born, cause := d.mayOpen(r)
 	return cause == "" && born.Equal(r.born) && d.state().stands(r.profile)
 }
@@ -72,11 +75,12 @@ func (d *Daemon) refuseRun(ctx context.Context, p *peer.Peer, e audit.Entry, ref
 func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 	p := callerOf(ctx)
 	r, ok := d.runs.find(id, p)
-	subject := ""
+	subject, key := "", ""
 	if ok {
-		subject = r.subject
+		subject, key = r.subject, r.key
 	}
-	if err := d.admit(ctx, p, subject); err != nil {
+	accountFor(ctx)
+	if err := d.admitAs(payerOf(p, key), subject); err != nil {
 		return nil, err
 	}
 	e := audit.Entry{Kind: audit.Authz}
@@ -100,7 +104,7 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 	case !p.Alive(): // its runs have ended with it
 		e.Cause = causePeerChanged
 	default:
-		e.Cause = "NO_RUN"
+		e.Cause = causeNoRun
 	}
 	e.ReasonCode = string(refusal)
 	if e.Cause == "" {
@@ -115,7 +119,12 @@ func (d *Daemon) identify(ctx context.Context, id string) (*run, error) {
 // admit refuses a peer over its denial budget before anything is looked up.
 func (d *Daemon) admit(ctx context.Context, p *peer.Peer, subject string) error {
 	accountFor(ctx)
-	if d.budgets.admit(p.Key(), subject, d.clock.now()) {
+	return d.admitAs(p.Key(), subject)
+}
+
+// admitAs is admit where it is known who pays.
+func (d *Daemon) admitAs(by payer, subject string) error {
+	if d.budgets.admit(by, subject, d.clock.now()) {
 		return nil
 	}
 	return wire.Deny(wire.RateLimited)
@@ -131,7 +140,7 @@ func (d *Daemon) recordDenial(ctx context.Context, p *peer.Peer, e audit.Entry) 
 // noted is an entry that has its place in the log, or the reason why it has none.
 type noted struct {
 	d      *Daemon
-	denial *peer.Peer // whose budget it was taken from; nil: it is no denial
+	denial payer // whose budget it was taken from; nil: it is no denial
 	ticket audit.Ticket
 	none   bool // there is no log
 	err    error
@@ -143,7 +152,8 @@ func (d *Daemon) noteDenial(p *peer.Peer, e audit.Entry) noted {
 	if e.RunID != "" {
 		subject = e.SubjectID
 	}
-	if !d.budgets.spend(p.Key(), subject, d.clock.now()) {
+	by := payerOf(p, e.KeyID)
+	if !d.budgets.spend(by, subject, d.clock.now()) {
 		return noted{err: wire.Deny(wire.RateLimited)}
 	}
 	log := d.log()
@@ -151,7 +161,7 @@ func (d *Daemon) noteDenial(p *peer.Peer, e audit.Entry) noted {
 		d.unrecorded.Add(1)
 		return noted{none: true}
 	}
-	n := noted{d: d, denial: p}
+	n := noted{d: d, denial: by}
 	n.ticket, n.err = log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
 	return n
 }
@@ -166,7 +176,7 @@ func (n noted) wait(ctx context.Context) error {
 		err = n.ticket.Wait(ctx)
 	}
 	if n.denial != nil && errors.Is(err, audit.ErrFailed) { // certainly not in the log
-		n.d.budgets.refund(n.denial.Key(), n.d.clock.now())
+		n.d.budgets.refund(n.denial, n.d.clock.now())
 	}
 	if err != nil {
 		return wire.Deny(wire.AuditFailed)

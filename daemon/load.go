@@ -47,7 +47,7 @@ func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 		}); err != nil {
 			return err
 		}
-		if err := errors.Join(st.loadTools(tx), st.loadProfiles(tx), st.loadLaunches(tx), st.loadServers(tx), st.loadPolicies(tx), st.loadConsents(tx)); err != nil {
+		if err := errors.Join(st.loadTools(tx), st.loadProfiles(tx), st.loadLaunches(tx), st.loadServers(tx), st.loadPolicies(tx), st.loadConsents(tx), st.loadTenants(tx), st.loadAgentKeys(tx)); err != nil {
 			return err
 		}
 		if err := tx.Each(bucketGrants, func(id string, row []byte) error {
@@ -93,10 +93,11 @@ func load(v *vault.Vault, uses map[string]uint64) (*state, error) {
 // reconciliation is what the log says that the vault may not know yet.
 type reconciliation struct {
 	uses    map[string]uint64
-	meters  []byte        // what the vault remembers of calls
-	calls   []*meterEvent // and what the log tells since
-	intents []audit.Entry // of the newest mutation that has no end
-	applied uint64        // highest generation that was applied
+	meters  []byte           // what the vault remembers of calls
+	calls   []*meterEvent    // and what the log tells since
+	intents []audit.Entry    // of the newest mutation that has no end
+	keys    map[string]int64 // when agent keys were used, as the log tells
+	applied uint64           // highest generation that was applied
 }
 
 // follow takes one entry of the log's tail into account. The number of a use
@@ -106,6 +107,7 @@ func (r *reconciliation) follow(e audit.Entry) {
 	if event := meterEventOf(e); event != nil {
 		r.calls = append(r.calls, event)
 	}
+	r.followKey(e)
 	switch e.Kind {
 	case audit.OpIntent:
 		if len(r.intents) > 0 && r.intents[0].Generation != e.Generation {
@@ -168,11 +170,15 @@ func (r *reconciliation) compare(generation uint64) ([]audit.Entry, error) {
 func (d *Daemon) reconcile(log *audit.Log) (*reconciliation, error) {
 	vaultState := d.vault.State()
 	r := &reconciliation{uses: vaultState.Uses, meters: vaultState.Meters}
+	var err error
+	if r.keys, err = storedKeyUse(vaultState.Meters); err != nil {
+		return nil, err
+	}
 	if r.uses == nil {
 		r.uses = map[string]uint64{}
 	}
 	last := time.Time{}
-	err := log.Replay(audit.Position(vaultState.UsesAt), func(e audit.Entry, _ audit.Position) error {
+	err = log.Replay(audit.Position(vaultState.UsesAt), func(e audit.Entry, _ audit.Position) error {
 		r.follow(e)
 		last = e.Timestamp
 		return nil

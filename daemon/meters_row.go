@@ -29,6 +29,8 @@ import (
 //
 //	"shift":…,"boot":…,"drift":…                                           as clockSteps says
 //
+// and "keys":{…:…}: when agent keys were used last, in minutes since 1970, by id.
+//
 // Times are Unix milliseconds, those of tallies by the clock that never was set, and
 // spans are milliseconds. What is empty is left out. Subjects, servers and
 // launches rise, and nothing at all is no bytes at all.
@@ -39,6 +41,8 @@ type storedMeters struct {
 	Drift   int64         `json:"drift,omitempty"`
 	Tallies []storedTally `json:"tallies,omitempty"`
 	Events  []storedEvent `json:"events,omitempty"`
+
+	Keys map[string]int64 `json:"keys,omitempty"`
 }
 
 type storedTally struct {
@@ -107,7 +111,7 @@ func (m *meters) encode(now time.Time) []byte {
 }
 
 func (row storedMeters) encode() []byte {
-	if len(row.Tallies) == 0 && len(row.Events) == 0 {
+	if len(row.Tallies) == 0 && len(row.Events) == 0 && len(row.Keys) == 0 {
 		return nil
 	}
 	raw, _ := json.Marshal(row) // of strings, numbers and bytes: never fails

@@ -20,6 +20,9 @@ const causeSubjectMismatch = "SUBJECT_MISMATCH"
 // OpenRun binds a subject to the connection: who the peer is counts, and only
 // what may be anybody is asked who it claims to be.
 func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*brokerv1.OpenRunResponse, error) {
+	if req.GetAgentKey() != nil {
+		return b.openKeyed(ctx, req)
+	}
 	d, p := b.d, callerOf(ctx)
 	if err := d.admit(ctx, p, ""); err != nil {
 		return nil, err
@@ -28,10 +31,7 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 	claim := req.GetSubject()
 	switch {
 	case req.GetApi() < wire.MinAPI || req.GetApi() > wire.API:
-		return nil, d.refuseRun(ctx, p, e, &wire.Error{
-			Reason:  wire.PlatformUnsupported,
-			Message: "this connection speaks another version of the protocol: the agent must be restarted",
-		}, "API_UNSUPPORTED")
+		return nil, d.refuseRun(ctx, p, e, otherProtocol(), causeAPIUnsupported)
 	case claim == nil || grants.CheckName(claim.GetSubject()) != nil || !printableASCII(req.GetShimVersion(), maxShimVersion),
 		claim.GetProfile() != "" && grants.CheckName(claim.GetProfile()) != nil:
 		e.SubjectID = d.mask(claim.GetSubject())
@@ -88,6 +88,17 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Api: req.GetApi(), DaemonVersion: d.version, MaxContent: uint64(d.maxContent),
 		Profile: r.profile.Name,
 	}, nil
+}
+
+// causeAPIUnsupported: a client speaks an API number that is not served.
+const causeAPIUnsupported = "API_UNSUPPORTED"
+
+// otherProtocol is what such a client is told.
+func otherProtocol() *wire.Error {
+	return &wire.Error{
+		Reason:  wire.PlatformUnsupported,
+		Message: "this connection speaks another version of the protocol: the agent must be restarted",
+	}
 }
 
 // attested is who a peer is, as far as the daemon can tell.

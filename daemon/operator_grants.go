@@ -108,6 +108,16 @@ func (d *Daemon) limit(g *grants.Grant, st *state, req *operatorv1.CreateGrantsR
 	if exact && err != nil {
 		return "", err
 	}
+	if g.Pattern.Action.NamesTenant() {
+		if g.RequireApproval {
+			return "", refuse("%s: nobody is asked about single entries of a memory", g.Pattern)
+		}
+		if !g.Pattern.Prefix {
+			if _, err := st.knownTenant(g.Pattern.Object); err != nil {
+				return "", err
+			}
+		}
+	}
 	secret := exact && g.Pattern.Action == grants.Read && g.Effect == grants.Allow && f.kind == vault.KindSecret
 	if secret && !g.Disclose {
 		e := refuse("%s is of kind secret: the agent would see its value and may keep it", g.Pattern.Object)

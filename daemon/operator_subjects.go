@@ -236,10 +236,12 @@ func (o operator) subjectRemoval(ctx context.Context, st *state, name string, go
 	for _, p := range profiles {
 		effects = append(effects, o.profileRemoval(ctx, p).effects...)
 	}
+	keys := o.keysRevocation(ctx, st, name)
+	effects = append(effects, keys.effects...)
 	return change{
 		effects: effects,
 		write: func(tx *vault.Tx) error {
-			if err := revoke.write(tx); err != nil {
+			if err := errors.Join(revoke.write(tx), keys.write(tx)); err != nil {
 				return err
 			}
 			for _, p := range profiles {
@@ -249,6 +251,6 @@ func (o operator) subjectRemoval(ctx context.Context, st *state, name string, go
 			}
 			return tx.Delete(bucketSubjects, name)
 		},
-		restrict: func(st *state) { revoke.restrict(st); st.set.RemoveSubject(name) },
+		restrict: func(st *state) { revoke.restrict(st); keys.restrict(st); st.set.RemoveSubject(name) },
 	}
 }

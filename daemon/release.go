@@ -61,6 +61,9 @@ type alsoJudges interface {
 // acts reports whether something is done, or leaves, when the request is allowed.
 func (a ask) acts() bool { return a.open != nil || a.also != nil }
 
+// payer is whose budget a denial is taken from.
+func (a ask) payer() payer { return payerOf(a.peer, a.entry.KeyID) }
+
 // ask is a request under the run.
 func (d *Daemon) ask(r *run, kind audit.Kind, capability string) ask {
 	return ask{
@@ -209,7 +212,7 @@ func (p *passage) place() error {
 	if a.open != nil && p.v.outcome == grants.Allowed && !p.v.replayed {
 		switch err := a.open(&p.out); {
 		case errors.Is(err, errUnread):
-			d.budgets.suppress(a.peer.Key(), d.clock.now())
+			d.budgets.suppress(a.payer(), d.clock.now())
 			p.gate.giveBack()
 			return wire.Deny(wire.RateLimited)
 		case err != nil:
@@ -227,7 +230,7 @@ func (p *passage) place() error {
 		}
 		p.v, p.reserved = d.recheck(a, p.capability, p.v, &p.out, p.gate)
 		if p.v.outcome == grants.Denied || p.v.outcome == grants.Pending && a.acts() { // retries fill the disk as well
-			if p.spent = d.budgets.spend(a.peer.Key(), a.entry.SubjectID, d.clock.now()); !p.spent {
+			if p.spent = d.budgets.spend(a.payer(), a.entry.SubjectID, d.clock.now()); !p.spent {
 				return audit.Entry{}, errOverBudget
 			}
 		}
@@ -272,7 +275,7 @@ func (p *passage) finish(ctx context.Context) (answer, error) {
 			p.reserved.refund()
 		}
 		if p.spent && absent {
-			d.budgets.refund(a.peer.Key(), d.clock.now())
+			d.budgets.refund(a.payer(), d.clock.now())
 		}
 		return answer{}, wire.Deny(wire.AuditFailed)
 	}

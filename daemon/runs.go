@@ -30,6 +30,7 @@ type run struct {
 	tier        grants.Tier
 	profile     grants.Profile  // as it was when the run opened; zero: none
 	ceiling     *grants.Ceiling // under the profile; never moves
+	key         string          // id of the agent key that it was opened with; empty: with none
 	launch      *launch         // that it is in; nil: none
 	peer        *peer.Peer
 	command     string
@@ -83,15 +84,24 @@ func (r *run) forwarded() {
 
 // runs are the open runs and the newest ended ones.
 type runs struct {
-	mu    sync.Mutex
-	open  map[string]*run
-	ended []*run // oldest first
+	mu       sync.Mutex
+	open     map[string]*run
+	gateways map[peer.ProcessKey]int // open runs of agent keys, by the process that has them
+	ended    []*run                  // oldest first
 }
 
-func newRuns() *runs { return &runs{open: map[string]*run{}} }
+func newRuns() *runs { return &runs{open: map[string]*run{}, gateways: map[peer.ProcessKey]int{}} }
 
-// add opens a run. It refuses more than there may be, and a second subject on
-// one connection: the first OpenRun decided.
+// keyed reports whether a process has runs of agent keys.
+func (rs *runs) keyed(process peer.ProcessKey) bool {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	return rs.gateways[process] > 0
+}
+
+// add opens a run. It refuses more than there may be, and a second subject on one
+// connection: the first OpenRun decided. A gateway's connection carries runs of
+// several keys, and no others.
 func (rs *runs) add(r *run) error {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -100,7 +110,7 @@ func (rs *runs) add(r *run) error {
 		if other.peer != r.peer {
 			continue
 		}
-		if onConn++; other.subject != r.subject {
+		if onConn++; other.subject != r.subject && (r.key == "" || other.key == "") || (r.key == "") != (other.key == "") {
 			refusal := wire.Deny(wire.AccessDenied)
 			refusal.Cause = causeSubjectMismatch
 			return refusal
@@ -112,6 +122,9 @@ func (rs *runs) add(r *run) error {
 		return refusal
 	}
 	rs.open[r.id] = r
+	if r.key != "" {
+		rs.gateways[r.peer.Key()]++
+	}
 	return nil
 }
 
@@ -137,6 +150,11 @@ func (rs *runs) end(reason wire.Reason, now time.Time, match func(*run) bool) []
 			continue
 		}
 		delete(rs.open, id)
+		if process := r.peer.Key(); r.key != "" {
+			if rs.gateways[process]--; rs.gateways[process] == 0 {
+				delete(rs.gateways, process)
+			}
+		}
 		r.mu.Lock()
 		r.ended, r.reason = now, reason
 		r.mu.Unlock()
@@ -196,6 +214,19 @@ func (rs *runs) byLaunch() map[*launch]uint32 {
 	return count
 }
 
+// byKey counts open runs, by the agent key that they were opened with.
+func (rs *runs) byKey() map[string]uint32 {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	count := map[string]uint32{}
+	for _, r := range rs.open {
+		if r.key != "" {
+			count[r.key]++
+		}
+	}
+	return count
+}
+
 // bySubject counts open runs.
 func (rs *runs) bySubject() map[string]uint32 {
 	rs.mu.Lock()
@@ -217,13 +248,13 @@ func byOpened(a, b *run) int {
 // asker is the run, as far as a decision depends on it.
 func (r *run) asker() asker {
 	return asker{
-		subject: r.subject, tier: r.tier, anyone: r.launch != nil && !r.launch.vouched, profile: r.profile.Name, ceiling: r.ceiling,
+		subject: r.subject, tier: r.tier, key: r.key, anyone: r.launch != nil && !r.launch.vouched, profile: r.profile.Name, ceiling: r.ceiling,
 	}
 }
 
 // entry is the part of an entry that every request of the run has.
 func (r *run) entry(kind audit.Kind) audit.Entry {
-	e := audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String(), ProfileID: r.profile.Name}
+	e := audit.Entry{Kind: kind, RunID: r.id, SubjectID: r.subject, Tier: r.tier.String(), ProfileID: r.profile.Name, KeyID: r.key}
 	if r.launch != nil {
 		e.LaunchID = r.launch.id
 	}

@@ -33,7 +33,8 @@ import (
 // connections, beside contents: maxCallsPerProcess calls, each with a request of
 // maxAsked and as much before it in its window, and with an answer of a piece and
 // grpc's 64 KiB (under 44 MiB together), and what the relays count (maxUnjudged and
-// maxUntaken, 20 MiB): under 64 MiB.
+// maxUntaken, 20 MiB): under 64 MiB. A gateway, to which somebody's good key is bound,
+// speaks for many: its calls come to under 256 MiB.
 const (
 	maxConnections        = 256
 	maxConnectionsPerPeer = 96
@@ -42,6 +43,7 @@ const (
 	maxHeaderList         = 8 << 10
 	maxAsked              = wire.MaxAsked // bytes of a request of the worker plane
 	maxCallsPerProcess    = 176           // of the worker plane, at once; streams count
+	maxCallsPerGateway    = 1024          // the same of one that has runs of agent keys: as many clients are behind it
 )
 
 // server is one socket's server with its gate.

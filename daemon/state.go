@@ -29,6 +29,8 @@ type state struct {
 	policies map[policyKey]*rules.Compiled
 	meters   *meters            // what policies have counted; it has a mutex of its own
 	consents map[string]consent // answers of a person that stand
+	keys     *agentKeys
+	tenants  map[string]grants.Tenant
 }
 
 // facts is what a decision needs to know of a resource.
@@ -56,7 +58,7 @@ type endedGrant struct {
 const keptEnded = 1000
 
 func newState() *state {
-	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), servers: map[string]grants.Server{}, pins: map[pinKey]pin{}, policies: map[policyKey]*rules.Compiled{}, consents: map[string]consent{}}
+	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), servers: map[string]grants.Server{}, pins: map[pinKey]pin{}, policies: map[policyKey]*rules.Compiled{}, consents: map[string]consent{}, keys: newAgentKeys(), tenants: map[string]grants.Tenant{}}
 }
 
 // used is the number of times a grant was used. The caller holds mu.
@@ -89,6 +91,7 @@ type asker struct {
 	anyone  bool            // it is in a launch that any process of the uid may have opened: see worth
 	profile string          // empty: none
 	ceiling *grants.Ceiling // of the run under the profile; nil although profile is set: there is none of that name
+	key     string          // id of the agent key that its run was opened with; empty: with none
 	host    bool            // a host asks for a tool of its own, not for ours
 }
 
@@ -117,6 +120,10 @@ func (s *state) request(who asker, capability grants.Capability, at reading) gra
 // object looks the object up; the evaluator ignores it where the action is not
 // about resources.
 func (s *state) object(capability grants.Capability) grants.Object {
+	if capability.Action.NamesTenant() {
+		_, ok := s.tenants[capability.Object]
+		return grants.Object{Exists: ok}
+	}
 	f, ok := s.catalog[capability.Object]
 	o := grants.Object{Exists: ok, Secret: f.kind == vault.KindSecret, HasContent: f.content()}
 	if f.owner != nil {

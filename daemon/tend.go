@@ -52,6 +52,7 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 			_ = d.settle() // tried again at the next tick
 		}
 		d.changing.mu.Unlock()
+		d.endSpent()
 		d.clock.read() // moves the mark
 		now := d.clock.now()
 		if now.Sub(lastSuppressed) >= suppressedPeriod || now.Before(lastSuppressed) {
@@ -105,7 +106,7 @@ func (d *Daemon) suppressed(now time.Time) {
 	for _, s := range d.budgets.collect(now) {
 		e := audit.Entry{
 			Kind: audit.Suppressed, LaunchID: d.launches.keyed(s.key), SubjectID: s.subject, Peer: s.peer,
-			Decision: decisionDeny, ReasonCode: string(wire.RateLimited), Count: s.count,
+			KeyID: s.keyID, Decision: decisionDeny, ReasonCode: string(wire.RateLimited), Count: s.count,
 		}
 		if _, err := log.Record(context.Background(), e); err != nil {
 			d.logger.Warn("suppressed requests are not accounted for", "count", s.count, "error", err)
@@ -133,6 +134,11 @@ func (d *Daemon) checkpointLocked() bool {
 	marks := vault.Marks{Checkpoint: vault.Checkpoint(durable), HighWater: d.clock.mark()}
 	marks.BootID, _ = d.clock.boot()
 	d.countMarks(log, &marks)
+	if stored, err := d.keyUse.persist(d.state(), marks.Meters); err != nil {
+		d.logger.Warn("keeping when keys were used", "error", err)
+	} else {
+		marks.Meters = stored
+	}
 	err := d.vault.WriteCheckpoint(marks)
 	switch {
 	case err == nil, errors.Is(err, vault.ErrBusy), errors.Is(err, vault.ErrLocked):

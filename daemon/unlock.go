@@ -314,6 +314,7 @@ func (d *Daemon) enter(operator bool) error {
 		return err
 	}
 	st.meters.read = d.clock.read
+	d.keyUse.learn(known.keys)
 	if st.marked && !operator {
 		d.locking.set(lockedByOperator, "locked by the operator, before sbd was started")
 		return errStaysLocked
@@ -504,6 +505,7 @@ func (d *Daemon) reload() error {
 	st.mu.Lock()
 	st.set, st.catalog, st.names, st.ended, st.launches = fresh.set, fresh.catalog, fresh.names, fresh.ended, fresh.launches
 	st.servers, st.pins, st.policies, st.consents = fresh.servers, fresh.pins, fresh.policies, fresh.consents
+	st.keys, st.tenants = fresh.keys, fresh.tenants
 	st.mu.Unlock()
 	d.hub.listChanged()
 	return nil

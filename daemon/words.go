@@ -61,6 +61,13 @@ const (
 	kindGrantReplace audit.Kind = "grant.replace"
 	kindGrantRevoke  audit.Kind = "grant.revoke"
 
+	kindAgentKeyMint   audit.Kind = "agentkey.mint"
+	kindAgentKeyRotate audit.Kind = "agentkey.rotate" // of the old key; the new one has a mint of its own
+	kindAgentKeyRevoke audit.Kind = "agentkey.revoke"
+
+	kindTenantAdd    audit.Kind = "memory.tenant_add"
+	kindTenantRemove audit.Kind = "memory.tenant_remove"
+
 	kindServerAdd     audit.Kind = "server.add"
 	kindServerSet     audit.Kind = "server.set" // another command, url, environment or headers
 	kindServerRemove  audit.Kind = "server.remove"

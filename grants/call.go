@@ -84,6 +84,7 @@ func (h *holder) require(r *Request, q Pattern, t *trace) Decision {
 	if q.Action.NamesResource() && r.Resource != nil {
 		j.object = r.Resource(q.Object)
 	}
+	j.object.Exists = j.object.Exists || q.Action.NamesTenant() // what a tool means by a tenant is its own
 	h.actions[q.Action].match(q.Object, &j)
 	return j.decide()
 }

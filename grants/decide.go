@@ -7,7 +7,7 @@ import "time"
 type Request struct {
 	Subject    string
 	Capability Capability
-	Object     Object // of a read or use capability; ignored for other actions
+	Object     Object // of a read, use or memory capability; ignored for other actions
 	Tier       Tier   // of the run
 
 	// Profile is the name of the run's profile; empty: none. Ceiling is what the
@@ -34,7 +34,8 @@ type Request struct {
 	Used func(grantID string) uint64
 }
 
-// Object is what is known of the resource that a capability names.
+// Object is what is known of the resource that a capability names. Of a tenant that
+// is only whether it exists.
 type Object struct {
 	Exists     bool
 	Secret     bool // its kind is secret
@@ -51,7 +52,7 @@ type Object struct {
 //
 // In order: the subject must be known, enabled and run at its minimum tier; the
 // ceiling of the run must cover what is asked for; no deny may match; a resource
-// must exist; an allow must match and hold; the resource must have content; and
+// or tenant must exist; an allow must match and hold; the resource must have content; and
 // if the charged grant or the profile wants approval, the outcome is pending. For a
 // call, everything that the tool declares to require must be allowed likewise, which
 // charges nothing; what the tool requires by a pattern costs a look at the subject's
@@ -219,6 +220,9 @@ func (j *judge) decide() Decision {
 	case resource && !j.object.Exists:
 		j.trace.add(CheckResource, Fail, "no such resource", "")
 		return denied(CauseUnknownResource, "")
+	case j.action.NamesTenant() && !j.object.Exists:
+		j.trace.add(CheckTenant, Fail, "no such tenant", "")
+		return denied(CauseUnknownTenant, "")
 	case j.allow == nil:
 		return j.unmet()
 	case resource && !j.object.HasContent:

@@ -291,7 +291,10 @@ func TestResources(t *testing.T) {
 		{"without content, not granted", nil, asking("read:plan"), empty, refused(CauseNoGrant, "")},
 		{"without content, gated: a denial is no prompt", []granted{allow("read:plan").as("gated").needsApproval()}, asking("read:plan"), empty, refused(CauseNoContent, "gated")},
 		{"a tool is no resource", []granted{allow("call:a/b").as("g")}, asking("call:a/b"), missing, allowed("g")},
-		{"a tenant is no resource", []granted{allow("memory.read:acme").as("g")}, asking("memory.read:acme"), missing, allowed("g")},
+		{"a tenant is not asked for content", []granted{allow("memory.read:acme").as("g")}, asking("memory.read:acme"), func(r *Request) { r.Object = Object{Exists: true} }, allowed("g")},
+		{"no such tenant, granted", []granted{allow("memory.read:*").as("g")}, asking("memory.read:acme"), missing, refused(CauseUnknownTenant, "")},
+		{"no such tenant, denied", []granted{deny("memory.write:*").as("no")}, asking("memory.write:acme"), missing, refused(CauseExplicitDeny, "no")},
+		{"no such tenant, not granted", nil, asking("memory.write:acme"), missing, refused(CauseUnknownTenant, "")},
 	})
 }
 

@@ -44,6 +44,7 @@ const (
 	CauseGrantExpired         Cause = "GRANT_EXPIRED"
 	CauseGrantExhausted       Cause = "GRANT_EXHAUSTED"
 	CauseUnknownResource      Cause = "UNKNOWN_RESOURCE"
+	CauseUnknownTenant        Cause = "UNKNOWN_TENANT"
 	CauseUnknownSubject       Cause = "UNKNOWN_SUBJECT"
 	CauseSubjectDisabled      Cause = "SUBJECT_DISABLED"
 	CauseNoContent            Cause = "NO_CONTENT"

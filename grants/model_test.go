@@ -140,6 +140,9 @@ func (m *model) decide(r *Request) Decision {
 		if r.Resource != nil && !q.Prefix {
 			need.Object = r.Resource(q.Object)
 		}
+		if q.Action == MemoryRead || q.Action == MemoryWrite { // what a tool means by a tenant is its own
+			need.Object.Exists = true
+		}
 		var got Decision
 		if q.Prefix {
 			got = m.decidePattern(&need, q)
@@ -279,6 +282,9 @@ func (m *model) decideGrants(r *Request) Decision {
 	resource := r.Capability.Action == Read || r.Capability.Action == Use
 	if resource && !r.Object.Exists {
 		return refused(CauseUnknownResource, "")
+	}
+	if memory := r.Capability.Action == MemoryRead || r.Capability.Action == MemoryWrite; memory && !r.Object.Exists {
+		return refused(CauseUnknownTenant, "")
 	}
 	near := refused(CauseNoGrant, "")
 	for _, g := range matching {

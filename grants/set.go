@@ -203,11 +203,17 @@ func (s *Set) Matching(resource string) []Grant {
 
 // Exact returns the grants that name exactly this resource, for reading or
 // using it. They end with the resource; patterns stay.
-func (s *Set) Exact(resource string) []Grant {
+func (s *Set) Exact(resource string) []Grant { return s.exact(resource, Read, Use) }
+
+// ExactTenant returns the grants that name exactly this tenant. They end with it;
+// patterns stay.
+func (s *Set) ExactTenant(tenant string) []Grant { return s.exact(tenant, MemoryRead, MemoryWrite) }
+
+func (s *Set) exact(object string, actions ...Action) []Grant {
 	var found []Grant
 	for _, h := range s.holders {
-		for _, action := range []Action{Read, Use} {
-			pair := h.actions[action].get(Pattern{Action: action, Object: resource})
+		for _, action := range actions {
+			pair := h.actions[action].get(Pattern{Action: action, Object: object})
 			for _, effect := range []Effect{Allow, Deny} {
 				if g := pair.of(effect); g != nil {
 					found = append(found, *g)

@@ -74,6 +74,7 @@ func TestLists(t *testing.T) {
 	set := setOf(t,
 		allow("read:plan").as("plan"), deny("read:plan").as("noplan"), allow("read:*").as("any"),
 		allow("use:plan").as("useplan"), allow("call:plan").as("tool"), allow("read:docs.*").as("docs"),
+		deny("memory.read:plan").as("noread"), allow("memory.write:plan").as("write"), allow("memory.write:*").as("writes"),
 	)
 	if err := set.PutSubject(Subject{Name: "boss"}); err != nil {
 		t.Fatal(err)
@@ -83,11 +84,12 @@ func TestLists(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	wantIDs(t, "All", set.All(), "bossplan", "tool", "any", "docs", "plan", "noplan", "useplan")
-	wantIDs(t, "GrantsOf", set.GrantsOf("worker"), "tool", "any", "docs", "plan", "noplan", "useplan")
+	wantIDs(t, "All", set.All(), "bossplan", "tool", "noread", "writes", "write", "any", "docs", "plan", "noplan", "useplan")
+	wantIDs(t, "GrantsOf", set.GrantsOf("worker"), "tool", "noread", "writes", "write", "any", "docs", "plan", "noplan", "useplan")
 	wantIDs(t, "GrantsOf an unknown subject", set.GrantsOf("nobody"))
 	wantIDs(t, "Matching", set.Matching("plan"), "bossplan", "any", "plan", "noplan", "useplan")
 	wantIDs(t, "Exact", set.Exact("plan"), "bossplan", "plan", "noplan", "useplan")
+	wantIDs(t, "ExactTenant", set.ExactTenant("plan"), "noread", "write")
 	if each := slices.Collect(set.Each()); len(each) != len(set.All()) {
 		t.Errorf("Each yields %d grants of %d", len(each), len(set.All()))
 	}

@@ -15,6 +15,7 @@ const (
 	CheckProfile  Check = "profile"
 	CheckCeiling  Check = "ceiling"
 	CheckResource Check = "resource"
+	CheckTenant   Check = "tenant"
 	CheckGrant    Check = "grant"
 	CheckApproval Check = "approval"
 	CheckRequires Check = "requires" // what a tool that is called requires

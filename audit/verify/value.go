@@ -62,7 +62,7 @@ var isLoneKind = oneOf("segment.opened", "recovered", "release.withheld", "acqui
 	"auth", "authz", "flag", "suppressed", "op.intent", "op.applied", "op.not_applied")
 
 var isFamily = oneOf("vault", "run", "approval", "grant", "subject", "resource", "key", "server", "memory",
-	"launch", "operator", "policy", "audit", "call")
+	"launch", "operator", "policy", "audit", "call", "agentkey")
 
 func isKind(s []byte) bool {
 	family, word, found := bytes.Cut(s, []byte("."))

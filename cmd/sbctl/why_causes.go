@@ -15,6 +15,7 @@ const (
 	causeGrantExhausted  cause = "GRANT_EXHAUSTED"
 	causeUnknownResource cause = "UNKNOWN_RESOURCE"
 	causeUnknownSubject  cause = "UNKNOWN_SUBJECT"
+	causeUnknownTenant   cause = "UNKNOWN_TENANT"
 	causeSubjectDisabled cause = "SUBJECT_DISABLED"
 	causeNoContent       cause = "NO_CONTENT"
 	causeTierTooLow      cause = "TIER_TOO_LOW"
@@ -25,6 +26,16 @@ const (
 	causeCapsNarrowed    cause = "CAPS_NARROWED"
 	causePersonal        cause = "PERSONAL"
 	causeOperatorRefused cause = "OPERATOR_REFUSED"
+
+	causeMissingToken   cause = "MISSING_TOKEN"
+	causeMalformedToken cause = "MALFORMED_TOKEN"
+	causeUnknownKey     cause = "UNKNOWN_KEY"
+	causeRevokedKey     cause = "REVOKED_KEY"
+	causeExpiredKey     cause = "EXPIRED_KEY"
+	causeKeyMismatch    cause = "KEY_MISMATCH"
+	causeKeyRevoked     cause = "KEY_REVOKED"
+	causeKeyExpired     cause = "KEY_EXPIRED"
+	causeOtherHeader    cause = "OTHER_HEADER"
 
 	causeFileChanged    cause = "FILE_CHANGED"
 	causeFileMissing    cause = "FILE_MISSING"
@@ -123,6 +134,7 @@ func meanings() map[cause]string {
 		causeGrantExhausted:  "its grant is used up",
 		causeUnknownResource: "there is no resource of this name",
 		causeUnknownSubject:  "there is no subject of this name",
+		causeUnknownTenant:   "there is no tenant of this name",
 		causeSubjectDisabled: "the subject is disabled",
 		causeNoContent:       "the resource was declared and has no content yet",
 		causeTierTooLow:      "the run's tier is below what is asked for",
@@ -188,6 +200,16 @@ func meanings() map[cause]string {
 		causeSecretChanged: "a secret that the server was started with changed, or is not granted any more",
 		causeRestarted:     "the operator restarted the server",
 		causeListed:        "the operator had looked at what the server offers",
+
+		causeMissingToken:   "no agent key was presented",
+		causeMalformedToken: "what was presented can be no agent key",
+		causeUnknownKey:     "the agent key is not known",
+		causeRevokedKey:     "the agent key was revoked",
+		causeExpiredKey:     "the agent key has expired",
+		causeKeyMismatch:    "the agent key is good, but not the one that the run was opened with",
+		causeKeyRevoked:     "its agent key was revoked, or is good for nothing since its subject was changed",
+		causeOtherHeader:    "a header claimed to say who asks, and was taken out",
+		causeKeyExpired:     "its agent key has expired, or was rotated",
 
 		causeDeniedTools:    "the policy's denied_tools hold the tool",
 		causeAllowedTools:   "the policy's allowed_tools leave the tool out",

@@ -84,6 +84,16 @@ func verbs() []verb {
 		w.AddSubject(name)
 	}
 	codes := []recovery.Code{recovery.New(), recovery.New()}
+	tenant := func(w *world) string {
+		list, err := w.Operator().ListTenants(w.t.Context(), &operatorv1.ListTenantsRequest{})
+		must(w.t, err)
+		if slices.ContainsFunc(list.GetTenants(), func(one *operatorv1.Tenant) bool { return one.GetName() == "added" }) {
+			return present
+		}
+		return absent
+	}
+	var keyID string
+	var key []byte
 	var version, term, segment uint32
 	var backup string
 	var launch *operatorv1.Launch
@@ -169,6 +179,69 @@ func verbs() []verb {
 				return second(w.Operator().SetSubject(w.t.Context(), &operatorv1.SetSubjectRequest{Name: "disabled", Enabled: &enabled}))
 			},
 			look: access("disabled", "open"), before: hello, after: denied,
+		},
+		{
+			rpc: "AddTenant",
+			arrange: func(w *world) {
+				if tenant(w) != absent {
+					must(w.t, second(w.Operator().RemoveTenant(w.t.Context(), &operatorv1.RemoveTenantRequest{Name: "added"})))
+				}
+			},
+			act: func(w *world) error {
+				return second(w.Operator().AddTenant(w.t.Context(), &operatorv1.AddTenantRequest{Name: "added"}))
+			},
+			look: tenant, before: absent, after: present,
+		},
+		{
+			rpc: "RemoveTenant",
+			arrange: func(w *world) {
+				if tenant(w) == absent {
+					must(w.t, second(w.Operator().AddTenant(w.t.Context(), &operatorv1.AddTenantRequest{Name: "added"})))
+				}
+				known(w, "member")
+				w.Grant("member", "memory.read:added")
+				minted, err := w.Operator().MintAgentKey(w.t.Context(), &operatorv1.MintAgentKeyRequest{Subject: "member", Tenants: []string{"added"}})
+				must(w.t, err)
+				keyID, key = minted.GetKey().GetKeyId(), minted.GetToken()
+			},
+			act: func(w *world) error {
+				return second(w.Operator().RemoveTenant(w.t.Context(), &operatorv1.RemoveTenantRequest{Name: "added"}))
+			},
+			look: func(w *world) string {
+				list, err := w.Operator().ListAgentKeys(w.t.Context(), &operatorv1.ListAgentKeysRequest{Key: keyID})
+				must(w.t, err)
+				return fmt.Sprint(tenant(w), list.GetKeys()[0].GetTenants(), len(w.active("member")))
+			},
+			before: present + "[added] 1", after: absent + "[] 0",
+		},
+		{
+			rpc:     "MintAgentKey",
+			arrange: func(w *world) { known(w, "keyed") },
+			act: func(w *world) error {
+				return second(w.Operator().MintAgentKey(w.t.Context(), &operatorv1.MintAgentKeyRequest{Subject: "keyed"}))
+			},
+			look: func(w *world) string {
+				list, err := w.Operator().ListAgentKeys(w.t.Context(), &operatorv1.ListAgentKeysRequest{Subject: "keyed"})
+				must(w.t, err)
+				return fmt.Sprint(len(list.GetKeys()))
+			},
+			before: "0", after: "1",
+		},
+		{
+			rpc:     "RotateAgentKey",
+			arrange: func(w *world) { known(w, "keyed"); keyID, key = w.mint("keyed") },
+			act: func(w *world) error {
+				return second(w.Operator().RotateAgentKey(w.t.Context(), &operatorv1.RotateAgentKeyRequest{Key: keyID}))
+			},
+			look: func(w *world) string { return w.presented(key) }, before: "good", after: "expired_key",
+		},
+		{
+			rpc:     "RevokeAgentKey",
+			arrange: func(w *world) { known(w, "keyed"); keyID, key = w.mint("keyed") },
+			act: func(w *world) error {
+				return second(w.Operator().RevokeAgentKey(w.t.Context(), &operatorv1.RevokeAgentKeyRequest{Key: keyID}))
+			},
+			look: func(w *world) string { return w.presented(key) }, before: "good", after: "revoked_key",
 		},
 		{
 			rpc:     "RemoveSubject",
@@ -630,7 +703,7 @@ func second[T any](_ T, err error) error { return err }
 var lasting = []string{
 	"Status", "GetSecret", "CheckFiles", "ListResources", "GetResource", "ListSubjects", "ListGrants", "Explain", "ListRuns",
 	"WatchEvents", "Export", "AuditHead", "ReadAudit", "ListDenials", "ShowKeys", "TestSlot", "VerifyBackup", "ListBackups",
-	"ListServers", "GetServer", "ReadServerLogs", "ListPolicies", "CallStats", "Metrics", "ListApprovals", "WatchApprovals",
+	"ListServers", "GetServer", "ReadServerLogs", "ListPolicies", "CallStats", "Metrics", "ListApprovals", "WatchApprovals", "ListAgentKeys", "ListTenants",
 	"GetOperator", "CloseSession", // a session ends with its daemon in any case
 }
 

@@ -133,6 +133,9 @@ func (p *parser) checkReferences(g *grants.Grant, line int) {
 	if !p.knowsSubject(g.Subject) {
 		p.report(line, "no subject %q; declare it under subjects", g.Subject)
 	}
+	if g.Pattern.Action.NamesTenant() {
+		p.checkTenant(g, line)
+	}
 	if !g.Pattern.Action.NamesResource() || g.Pattern.Prefix {
 		return
 	}
@@ -142,6 +145,23 @@ func (p *parser) checkReferences(g *grants.Grant, line int) {
 		p.report(line, "no resource %q; declare it under resources", g.Pattern.Object)
 	case r.Kind == KindSecret && g.Pattern.Action == grants.Read && g.Effect == grants.Allow && !g.Disclose:
 		p.report(line, "resource %s is a secret: reading it needs disclose: true, and use:%s does not show it", g.Pattern.Object, g.Pattern.Object)
+	}
+}
+
+// checkTenant judges a grant about memory.
+func (p *parser) checkTenant(g *grants.Grant, line int) {
+	if g.RequireApproval {
+		p.report(line, "requireApproval is not for %s: nobody is asked about single entries", g.Pattern.Action)
+	}
+	if g.Pattern.Prefix {
+		return
+	}
+	_, known := p.document.Tenants[g.Pattern.Object]
+	if !known && p.env.Current != nil {
+		_, known = p.env.Current.Tenants[g.Pattern.Object]
+	}
+	if !known {
+		p.report(line, "no tenant %q; declare it under tenants", g.Pattern.Object)
 	}
 }
 

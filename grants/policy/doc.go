@@ -1,5 +1,5 @@
 // Package policy reads and writes the document that sbctl apply and export
-// exchange with the daemon: resources, subjects, profiles, tools and grants as one
+// exchange with the daemon: resources, subjects, profiles, tools, tenants and grants as one
 // strict YAML file (docs/policy.md). It reads SubjectBroker's own policy files as
 // well, with the same parser ([ImportSubjectBroker]).
 //

@@ -29,6 +29,9 @@ type Document struct {
 	Servers  map[string]grants.Server // by name
 	Policies map[Pair]rules.Policy
 
+	// Tenants likewise use no time of creation.
+	Tenants map[string]grants.Tenant // by name
+
 	// Grants use no ID, clock of the boot or time of creation when they come
 	// from [Parse], which sorts them by subject, capability and effect.
 	Grants []grants.Grant

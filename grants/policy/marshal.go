@@ -17,7 +17,8 @@ import (
 // sections and names in order, what is not said left out, one line for each
 // resource, subject, profile, tool, server and grant. Owners of single things, ids, times
 // of creation and servers that are only wrapped are not part of a document. It is an error if Parse would refuse the
-// result for something else than its references or a past until.
+// result for something else than its references, a past until, or an approval in a grant
+// about memory that an older version took.
 func Marshal(d *Document) ([]byte, error) {
 	root := mapping{}
 	root.put("version", number(1))
@@ -30,7 +31,7 @@ func Marshal(d *Document) ([]byte, error) {
 	for _, section := range []struct {
 		name  string
 		build func(*Document) (*yaml.Node, error)
-	}{{"resources", resourceNodes}, {"subjects", subjectNodes}, {"profiles", profileNodes}, {"tools", toolNodes}, {"servers", serverNodes}, {"policies", policyNodes}, {"grants", grantNodes}} {
+	}{{"resources", resourceNodes}, {"subjects", subjectNodes}, {"profiles", profileNodes}, {"tools", toolNodes}, {"servers", serverNodes}, {"policies", policyNodes}, {"tenants", tenantNodes}, {"grants", grantNodes}} {
 		n, err := section.build(d)
 		if err != nil {
 			return nil, err
@@ -141,6 +142,17 @@ func toolNodes(d *Document) (*yaml.Node, error) {
 		m.put(name, fields.node(yaml.FlowStyle))
 	}
 	return m.node(0), nil
+}
+
+func tenantNodes(d *Document) (*yaml.Node, error) {
+	n := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+	for _, name := range slices.Sorted(maps.Keys(d.Tenants)) {
+		if err := grants.CheckName(name); err != nil {
+			return nil, fmt.Errorf("tenant %q: %w", name, err)
+		}
+		n.Content = append(n.Content, text(name))
+	}
+	return n, nil
 }
 
 func grantNodes(d *Document) (*yaml.Node, error) {

@@ -40,8 +40,10 @@ profiles:
 tools:
   github/create_issue: {requires: ["use:github.token"], approval: always, gate: always}
   shell/curl: {requires: ["reach:api.github.com", "use:github.token"]}
+tenants: [acme, initech]
 grants:
 - {subject: orchestrator, capability: "call:github/*"}
+- {subject: orchestrator, capability: "memory.read:acme"}
 - {subject: orchestrator, capability: "read:github.token", until: "2030-06-02T00:00:00Z", disclose: true}
 - {subject: orchestrator, capability: "use:github.token", requireApproval: true}
 - {subject: worker, capability: "read:design-doc", until: "2030-12-31T16:00:00Z", uses: 3, tier: bound}
@@ -218,7 +220,7 @@ func anyDocument(t *rapid.T) *Document {
 	for range rapid.IntRange(0, 5).Draw(t, "grants") {
 		g := grants.Grant{
 			Subject: name.Draw(t, "subject"),
-			Pattern: pattern(rapid.SampledFrom([]string{"read:*", "read:a.*", "read:z", "use:z", "call:a/b", "memory.read:*"}).Draw(t, "pattern")),
+			Pattern: pattern(rapid.SampledFrom([]string{"read:*", "read:a.*", "read:z", "use:z", "call:a/b", "memory.read:*", "memory.write:z"}).Draw(t, "pattern")),
 			Effect:  rapid.SampledFrom([]grants.Effect{grants.Allow, grants.Deny}).Draw(t, "effect"),
 			Note:    anyNote(t), Owner: d.Owner,
 		}
@@ -228,7 +230,7 @@ func anyDocument(t *rapid.T) *Document {
 		if g.Effect == grants.Allow {
 			g.Uses = rapid.Uint64().Draw(t, "uses")
 			g.Tier = rapid.SampledFrom([]grants.Tier{0, grants.Bound}).Draw(t, "tier")
-			g.RequireApproval, g.Disclose = rapid.Bool().Draw(t, "approval"), rapid.Bool().Draw(t, "disclose")
+			g.RequireApproval, g.Disclose = rapid.Bool().Draw(t, "approval") && !g.Pattern.Action.NamesTenant(), rapid.Bool().Draw(t, "disclose")
 		}
 		if !seen[keyOf(&g)] {
 			seen[keyOf(&g)] = true
@@ -236,6 +238,13 @@ func anyDocument(t *rapid.T) *Document {
 		}
 	}
 	grants.SortGrants(d.Grants)
+	for range rapid.IntRange(0, 3).Draw(t, "tenants") {
+		if d.Tenants == nil {
+			d.Tenants = map[string]grants.Tenant{}
+		}
+		one := name.Draw(t, "tenant")
+		d.Tenants[one] = grants.Tenant{Name: one, Owner: d.Owner}
+	}
 	return d
 }
 
@@ -383,7 +392,7 @@ func TestDocumentsRoundTrip(t *testing.T) {
 
 // knowing is a state that holds whatever the grants of d name.
 func knowing(d *Document) *Document {
-	state := &Document{Resources: map[string]Resource{}, Subjects: map[string]Subject{}}
+	state := &Document{Resources: map[string]Resource{}, Subjects: map[string]Subject{}, Tenants: map[string]grants.Tenant{"z": {Name: "z"}}}
 	for _, g := range d.Grants {
 		state.Subjects[g.Subject] = Subject{}
 		state.Resources[g.Pattern.Object] = Resource{Kind: KindText}

@@ -20,7 +20,7 @@ const MaxSize = 4 << 20
 type Env struct {
 	// Now decides which until is past; zero: none is.
 	Now time.Time
-	// Current is the state whose resources, subjects and tools a grant or profile
+	// Current is the state whose resources, subjects, tenants and tools a grant or profile
 	// may name beside those of the document. Nil: only those of the document.
 	Current *Document
 	// Elsewhere takes what is named for being declared elsewhere, so that a part of a

@@ -39,6 +39,8 @@ grants:
   - {subject: orchestrator, capability: "read:github.token", disclose: true, until: 2030-06-02T00:00:00Z}
   - {subject: orchestrator, capability: "use:github.token", requireApproval: true}
   - {subject: orchestrator, capability: "call:github/*"}
+  - {subject: orchestrator, capability: "memory.read:acme"}
+tenants: [initech, acme]
 `
 
 func pattern(text string) grants.Pattern {
@@ -80,8 +82,10 @@ func TestParseEverything(t *testing.T) {
 			"github/create_issue": {Name: "github/create_issue", Requires: []grants.Pattern{pattern("use:github.token")}, Approval: true, Gate: true, Owner: "laptop"},
 			"shell/curl":          {Name: "shell/curl", Requires: []grants.Pattern{pattern("reach:api.github.com"), pattern("use:github.token")}, Owner: "laptop"},
 		},
+		Tenants: map[string]grants.Tenant{"acme": {Name: "acme", Owner: "laptop"}, "initech": {Name: "initech", Owner: "laptop"}},
 		Grants: []grants.Grant{
 			{Subject: "orchestrator", Pattern: pattern("call:github/*"), Effect: grants.Allow, Owner: "laptop"},
+			{Subject: "orchestrator", Pattern: pattern("memory.read:acme"), Effect: grants.Allow, Owner: "laptop"},
 			{Subject: "orchestrator", Pattern: pattern("read:github.token"), Effect: grants.Allow, Disclose: true, Until: time.Date(2030, 6, 2, 0, 0, 0, 0, time.UTC), Owner: "laptop"},
 			{Subject: "orchestrator", Pattern: pattern("use:github.token"), Effect: grants.Allow, RequireApproval: true, Owner: "laptop"},
 			{Subject: "worker", Pattern: pattern("read:design-doc"), Effect: grants.Allow, Until: time.Date(2030, 12, 31, 16, 0, 0, 0, time.UTC), Uses: 3, Tier: grants.Bound, Owner: "laptop"},
@@ -150,7 +154,13 @@ var refusals = []struct{ name, text, want string }{
 	{"an unknown section", "…\nsecrets: {}\n", `line 4: unknown key "secrets" in the document`},
 	{"a section of another case", "…\nGrants: []\n", `line 4: unknown key "Grants" in the document`},
 	{"a section that only folds alike", "version: 1\nto\u212aens: {}\n", "line 2: unknown key"},
-	{"tenants", "…\ntenants: [acme]\n", "line 4: tenants come with a later version"},
+	{"tenants that are no list", "…\ntenants: {acme: {}}\n", "line 4: tenants must be a list, not a mapping"},
+	{"a tenant that is no name", "…\ntenants: [acme, \"a b\"]\n", "line 4: name of a tenant: a name is 1 to 128"},
+	{"a tenant that is no text", "…\ntenants: [1]\n", "line 4: name of a tenant must be text, not a number"},
+	{"an empty tenant", "…\ntenants: [\"\"]\n", "line 4: name of a tenant must not be empty"},
+	{"a tenant twice", "…\ntenants: [acme, acme]\n", "line 4: tenant acme is there twice"},
+	{"a grant of no tenant", "…\ngrants: [{subject: worker, capability: \"memory.read:acme\"}]\n", "line 4: no tenant \"acme\"; declare it under tenants"},
+	{"approval of memory", "…\ngrants: [{subject: worker, capability: \"memory.write:*\", requireApproval: true}]\n", "line 4: requireApproval is not for memory.write"},
 	{"an unknown key in a resource", "…\nresources: {a: {kind: text, size: 3}}\n", `line 4: unknown key "size" in a resource`},
 	{"an unknown key in a subject", "version: 1\nsubjects: {a: {mintier: bound}}\n", `line 2: unknown key "mintier" in a subject`},
 	{"an unknown key in a grant", "…\ngrants: [{subject: worker, capability: \"read:*\", ttl: 1h}]\n", `line 4: unknown key "ttl" in a grant`},
@@ -385,6 +395,14 @@ func TestReferencesToTheCurrentState(t *testing.T) {
 	current.Tools = map[string]grants.Tool{"a/b": {Name: "a/b"}}
 	if _, err := Parse([]byte(profile), Env{Current: current}); err != nil {
 		t.Errorf("a tool that the state holds is not known: %v", err)
+	}
+	const memory = "version: 1\ngrants: [{subject: worker, capability: \"memory.write:acme\"}]\n"
+	if _, err := Parse([]byte(memory), Env{Current: current}); err == nil {
+		t.Error("a tenant that nobody declared is granted")
+	}
+	current.Tenants = map[string]grants.Tenant{"acme": {Name: "acme"}}
+	if _, err := Parse([]byte(memory), Env{Current: current}); err != nil {
+		t.Errorf("a tenant that the state holds is not known: %v", err)
 	}
 	uid := uint32(1001)
 	current.Subjects["worker"] = Subject{UID: &uid}

@@ -28,13 +28,14 @@ const (
 	ATool     = "tool"
 	AServer   = "server"
 	APolicy   = "policy"
+	ATenant   = "tenant"
 	AGrant    = "grant"
 )
 
 // Change is one difference between a document and the current state.
 type Change struct {
 	Verb   string // Add, Modify or Remove
-	What   string // AResource, ATool, AServer, ASubject, AProfile, APolicy or AGrant
+	What   string // AResource, ATool, AServer, ATenant, ASubject, AProfile, APolicy or AGrant
 	Name   string // of the thing; of a policy its subject and server, of a grant its subject, effect and capability
 	Detail string // what differs, or what it goes with; empty when the thing is simply new or gone
 
@@ -53,17 +54,20 @@ type Change struct {
 	// only log.
 	Server grants.Server
 	Policy rules.Policy
+
+	// Tenant is likewise.
+	Tenant grants.Tenant
 }
 
 // Plan lists what must change so that current becomes what want says, in the
-// order to do it: resources, tools, servers, subjects, profiles, policies and grants to
-// add or change, then grants, policies, profiles, subjects, servers, tools and
-// resources to remove.
+// order to do it: resources, tools, servers, tenants, subjects, profiles, policies and
+// grants to add or change, then grants, policies, profiles, subjects, tenants, servers,
+// tools and resources to remove.
 //
 // Something is removed only if prune is set, it carries want's owner, and want
 // does not hold it; with a subject go its grants, profiles and policies, with a
-// server its policies and the grants to call its tools, with a resource the exact
-// grants that name it, whoever made them. What exists keeps its owner. A grant whose
+// server its policies and the grants to call its tools, with a resource or a tenant the
+// exact grants that name it, whoever made them. What exists keeps its owner. A grant whose
 // conditions are the same is no change, so that nothing is extended and no use count
 // begins anew.
 //
@@ -88,7 +92,7 @@ func Plan(current, want *Document, prune bool) ([]Change, error) {
 		}
 		changes = modified(changes, Change{What: AResource, Name: name}, resourceDifference(was, r))
 	}
-	changes = slices.Concat(changes, planTools(current, want), planServers(current, want))
+	changes = slices.Concat(changes, planTools(current, want), planServers(current, want), planTenants(current, want))
 	for _, name := range slices.Sorted(maps.Keys(want.Subjects)) {
 		was, known := current.Subjects[name]
 		if !known {
@@ -122,6 +126,16 @@ func planTools(current, want *Document) (changes []Change) {
 		}
 		c.Tool.Owner, c.Tool.Created = was.Owner, was.Created
 		changes = modified(changes, c, toolDifference(&was, &c.Tool))
+	}
+	return changes
+}
+
+// planTenants lists what is new: there is nothing about a tenant that could change.
+func planTenants(current, want *Document) (changes []Change) {
+	for _, name := range slices.Sorted(maps.Keys(want.Tenants)) {
+		if _, known := current.Tenants[name]; !known {
+			changes = append(changes, Change{Verb: Add, What: ATenant, Name: name, Tenant: want.Tenants[name]})
+		}
 	}
 	return changes
 }
@@ -198,7 +212,7 @@ func planGrants(current, want *Document) []Change {
 // with it.
 func planRemovals(current, want *Document) []Change {
 	goes := func(owner string, kept bool) bool { return owner == want.Owner && !kept }
-	var profiles, subjects, tools, servers, resources, policies []Change
+	var profiles, subjects, tenants, tools, servers, resources, policies []Change
 	gone := map[string]string{} // what+name → detail of what goes with it
 	for _, name := range slices.Sorted(maps.Keys(current.Subjects)) {
 		if _, kept := want.Subjects[name]; goes(current.Subjects[name].Owner, kept) {
@@ -210,6 +224,13 @@ func planRemovals(current, want *Document) []Change {
 		if _, kept := want.Resources[name]; goes(current.Resources[name].Owner, kept) {
 			resources = append(resources, Change{Verb: Remove, What: AResource, Name: name})
 			gone[AResource+name] = "goes with its resource"
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(current.Tenants)) {
+		t := current.Tenants[name]
+		if _, kept := want.Tenants[name]; goes(t.Owner, kept) {
+			tenants = append(tenants, Change{Verb: Remove, What: ATenant, Name: name, Tenant: t})
+			gone[ATenant+name] = "goes with its tenant"
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(current.Tools)) {
@@ -266,6 +287,9 @@ func planRemovals(current, want *Document) []Change {
 		if resource, ok := exactResource(g); ok && change.Detail == "" {
 			change.Detail = gone[AResource+resource]
 		}
+		if tenant, ok := exactTenant(g); ok && change.Detail == "" {
+			change.Detail = gone[ATenant+tenant]
+		}
 		if server, ok := calledServer(g); ok && change.Detail == "" {
 			change.Detail = gone[AServer+server]
 		}
@@ -273,7 +297,7 @@ func planRemovals(current, want *Document) []Change {
 			changes = append(changes, change)
 		}
 	}
-	return slices.Concat(changes, policies, profiles, subjects, servers, tools, resources)
+	return slices.Concat(changes, policies, profiles, subjects, tenants, servers, tools, resources)
 }
 
 // checkRemovals refuses to remove what the document itself grants or puts into a
@@ -297,6 +321,9 @@ func checkRemovals(removals []Change, current, want *Document) error {
 		names := []string{ASubject + " " + g.Subject}
 		if resource, exact := exactResource(g); exact {
 			names = append(names, AResource+" "+resource)
+		}
+		if tenant, exact := exactTenant(g); exact {
+			names = append(names, ATenant+" "+tenant)
 		}
 		if server, ok := calledServer(g); ok {
 			names = append(names, AServer+" "+server)
@@ -361,6 +388,10 @@ func calledServer(g *grants.Grant) (string, bool) {
 
 func exactResource(g *grants.Grant) (string, bool) {
 	return g.Pattern.Object, g.Pattern.Action.NamesResource() && !g.Pattern.Prefix
+}
+
+func exactTenant(g *grants.Grant) (string, bool) {
+	return g.Pattern.Object, g.Pattern.Action.NamesTenant() && !g.Pattern.Prefix
 }
 
 func modified(changes []Change, c Change, d difference) []Change {

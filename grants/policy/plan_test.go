@@ -37,7 +37,7 @@ func wanted(t *testing.T, owner, text string) *Document {
 
 // join puts things of several owners into one state.
 func join(states ...*Document) *Document {
-	all := &Document{Resources: map[string]Resource{}, Subjects: map[string]Subject{}, Profiles: map[string]grants.Profile{}, Tools: map[string]grants.Tool{}}
+	all := &Document{Resources: map[string]Resource{}, Subjects: map[string]Subject{}, Profiles: map[string]grants.Profile{}, Tools: map[string]grants.Tool{}, Tenants: map[string]grants.Tenant{}}
 	for _, s := range states {
 		for name, r := range s.Resources {
 			all.Resources[name] = r
@@ -47,6 +47,7 @@ func join(states ...*Document) *Document {
 		}
 		maps.Copy(all.Profiles, s.Profiles)
 		maps.Copy(all.Tools, s.Tools)
+		maps.Copy(all.Tenants, s.Tenants)
 		all.Grants = append(all.Grants, s.Grants...)
 	}
 	return all
@@ -169,6 +170,32 @@ func TestPruneShowsWhatGoesWithIt(t *testing.T) {
 		"remove grant worker allow read:plan",
 		"remove grant worker deny use:* (goes with its subject)",
 		"remove subject worker", "remove resource plan")
+}
+
+func TestPlanOfTenants(t *testing.T) {
+	const text = "subjects: {boss: {}}\ntenants: [acme, initech]\ngrants: [{subject: boss, capability: \"memory.read:acme\"}]\n"
+	want := wanted(t, "laptop", text)
+	wantPlan(t, plan(t, &Document{}, want, false),
+		"add tenant acme", "add tenant initech", "add subject boss", "add grant boss allow memory.read:acme")
+	mine := state(t, "laptop", text)
+	wantPlan(t, plan(t, mine, want, true))
+	guest := Document{
+		Subjects: map[string]Subject{"guest": {}},
+		Tenants:  map[string]grants.Tenant{"other": {Name: "other", Owner: "server"}, "byhand": {Name: "byhand"}},
+		Grants: []grants.Grant{
+			{ID: "x", Subject: "guest", Pattern: pattern("memory.write:acme"), Effect: grants.Allow},
+			{ID: "y", Subject: "guest", Pattern: pattern("memory.write:*"), Effect: grants.Allow},
+			{ID: "z", Subject: "guest", Pattern: pattern("memory.read:other"), Effect: grants.Deny},
+			{ID: "w", Subject: "guest", Pattern: pattern("read:acme"), Effect: grants.Deny},
+		},
+	}
+	wantPlan(t, plan(t, join(mine, &guest), wanted(t, "laptop", "subjects: {boss: {}}\n"), true),
+		"remove grant boss allow memory.read:acme", "remove grant guest allow memory.write:acme (goes with its tenant)",
+		"remove tenant acme", "remove tenant initech")
+	named := &Document{Owner: "laptop", Subjects: want.Subjects, Grants: want.Grants}
+	if changes, err := Plan(mine, named, true); err == nil || !strings.Contains(err.Error(), "tenant acme, which pruning would remove") {
+		t.Errorf("a tenant that is granted is pruned: %v, %v", changes, err)
+	}
 }
 
 func TestPlanRefuses(t *testing.T) {

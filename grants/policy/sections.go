@@ -9,10 +9,6 @@ import (
 	"subjectbroker/grants"
 )
 
-// later names the sections that the format reserves and this version does not
-// read. They are refused by name: ignoring one would look like applying it.
-var later = []string{"tenants"}
-
 func (p *parser) readDocument(root *yaml.Node) {
 	const what = "the document"
 	var version bool
@@ -35,10 +31,12 @@ func (p *parser) readDocument(root *yaml.Node) {
 			p.entries(value, "servers", p.readServer)
 		case "policies":
 			p.items(value, "policies", p.readPolicy)
+		case "tenants":
+			p.items(value, "tenants", p.readTenant)
 		case "grants":
 			p.items(value, "grants", p.readGrant)
 		default:
-			p.unknownSection(key, what)
+			p.unknown(key, what)
 		}
 	})
 	if root.Kind == yaml.MappingNode && !version {
@@ -51,16 +49,6 @@ func (p *parser) readVersion(n *yaml.Node) {
 	if n.Tag != "!!int" || n.Value != "1" {
 		p.report(n.Line, "version must be the number 1")
 	}
-}
-
-func (p *parser) unknownSection(key *yaml.Node, what string) {
-	for _, name := range later {
-		if key.Value == name {
-			p.report(key.Line, "%s come with a later version", name)
-			return
-		}
-	}
-	p.unknown(key, what)
 }
 
 // setOwner marks everything with the document's owner, wherever in the document
@@ -90,6 +78,10 @@ func (p *parser) setOwner() {
 	for key, one := range d.Policies {
 		one.Owner = d.Owner
 		d.Policies[key] = one
+	}
+	for name, t := range d.Tenants {
+		t.Owner = d.Owner
+		d.Tenants[name] = t
 	}
 	for i := range d.Grants {
 		d.Grants[i].Owner = d.Owner
@@ -157,6 +149,21 @@ func (p *parser) readSubject(name, body *yaml.Node) {
 		}
 	})
 	p.document.Subjects[name.Value] = s
+}
+
+func (p *parser) readTenant(n *yaml.Node) {
+	before := len(p.problems)
+	name := parsed(p, n, "name of a tenant", parseName)
+	switch _, twice := p.document.Tenants[name]; {
+	case len(p.problems) > before:
+	case twice:
+		p.report(n.Line, "tenant %s is there twice", name)
+	default:
+		if p.document.Tenants == nil {
+			p.document.Tenants = map[string]grants.Tenant{}
+		}
+		p.document.Tenants[name] = grants.Tenant{Name: name}
+	}
 }
 
 func (p *parser) readGrant(body *yaml.Node) {

@@ -95,11 +95,14 @@ type Error struct {
 	Cause   string // operator socket only
 	Hint    string // operator socket only: a command that mends it
 
+	// Auth says what is wrong with an agent key that was presented.
+	Auth Auth
+
 	// Approval is the id of the request to a person that ApprovalPending is about.
 	Approval string
 
-	// Operator socket only: what was named and does not exist, UnknownResource or
-	// UnknownSubject, and the name.
+	// Operator socket only: what was named and does not exist, UnknownResource,
+	// UnknownSubject or UnknownTenant, and the name.
 	Unknown string
 	Name    string
 }
@@ -108,6 +111,20 @@ type Error struct {
 const (
 	UnknownResource = "resource"
 	UnknownSubject  = "subject"
+	UnknownTenant   = "tenant"
+)
+
+// Auth says what is wrong with an agent key. The list is closed and public.
+type Auth string
+
+// What can be wrong with a key. A key whose subject was disabled or removed is
+// revoked.
+const (
+	MissingToken   Auth = "missing_token"
+	MalformedToken Auth = "malformed_token"
+	UnknownKey     Auth = "unknown_key"
+	RevokedKey     Auth = "revoked_key"
+	ExpiredKey     Auth = "expired_key"
 )
 
 func (e *Error) Error() string { return e.Message }
@@ -119,7 +136,7 @@ func (e *Error) GRPCStatus() *status.Status {
 		known.code = codes.FailedPrecondition
 	}
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: string(e.Reason)}
-	for key, value := range map[string]string{"cause": e.Cause, "hint": e.Hint, "unknown": e.Unknown, "name": e.Name, "approval": e.Approval} {
+	for key, value := range map[string]string{"cause": e.Cause, "hint": e.Hint, "unknown": e.Unknown, "name": e.Name, "approval": e.Approval, "auth": string(e.Auth)} {
 		if value == "" {
 			continue
 		}
@@ -156,6 +173,13 @@ func Pending(id string) *Error {
 	return e
 }
 
+// Unauthenticated is the error of a key that is not good, in its public words.
+func Unauthenticated(auth Auth) *Error {
+	e := Deny(AccessDenied)
+	e.Auth = auth
+	return e
+}
+
 // FromError reads the typed error out of what a client call returned. An error
 // that carries no ErrorInfo of ours means that the daemon was not reached, or
 // did not answer in time: BrokerUnavailable. It returns nil for nil.
@@ -180,7 +204,7 @@ func FromError(err error) *Error {
 		}
 		return &Error{
 			Reason: Reason(info.Reason), Message: st.Message(), Cause: info.Metadata["cause"], Hint: info.Metadata["hint"],
-			Unknown: info.Metadata["unknown"], Name: info.Metadata["name"], Approval: info.Metadata["approval"],
+			Unknown: info.Metadata["unknown"], Name: info.Metadata["name"], Approval: info.Metadata["approval"], Auth: Auth(info.Metadata["auth"]),
 		}
 	}
 	switch st.Code() {

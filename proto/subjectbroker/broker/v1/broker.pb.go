@@ -333,7 +333,9 @@ type OpenRunResponse struct {
 	// The largest content that Acquire returns, in bytes.
 	MaxContent uint64 `protobuf:"varint,6,opt,name=max_content,json=maxContent,proto3" json:"max_content,omitempty"`
 	// Profile that the run is under, as decided by the daemon; empty means none.
-	Profile       string `protobuf:"bytes,7,opt,name=profile,proto3" json:"profile,omitempty"`
+	Profile string `protobuf:"bytes,7,opt,name=profile,proto3" json:"profile,omitempty"`
+	// Id of the agent key that it was opened with: no secret. Empty when with none.
+	KeyId         string `protobuf:"bytes,8,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -413,6 +415,13 @@ func (x *OpenRunResponse) GetMaxContent() uint64 {
 func (x *OpenRunResponse) GetProfile() string {
 	if x != nil {
 		return x.Profile
+	}
+	return ""
+}
+
+func (x *OpenRunResponse) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
 	}
 	return ""
 }
@@ -2947,7 +2956,7 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x05claim\"B\n" +
 	"\fSubjectClaim\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x18\n" +
-	"\aprofile\x18\x02 \x01(\tR\aprofile\"\xca\x01\n" +
+	"\aprofile\x18\x02 \x01(\tR\aprofile\"\xe1\x01\n" +
 	"\x0fOpenRunResponse\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
@@ -2956,7 +2965,8 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x0edaemon_version\x18\x05 \x01(\tR\rdaemonVersion\x12\x1f\n" +
 	"\vmax_content\x18\x06 \x01(\x04R\n" +
 	"maxContent\x12\x18\n" +
-	"\aprofile\x18\a \x01(\tR\aprofile\"(\n" +
+	"\aprofile\x18\a \x01(\tR\aprofile\x12\x15\n" +
+	"\x06key_id\x18\b \x01(\tR\x05keyId\"(\n" +
 	"\x0fCloseRunRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\x12\n" +
 	"\x10CloseRunResponse\"-\n" +
@@ -3131,9 +3141,10 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x14RELAY_END_TOOL_ERROR\x10\x02\x12\x13\n" +
 	"\x0fRELAY_END_ERROR\x10\x03\x12\x17\n" +
 	"\x13RELAY_END_TRANSPORT\x10\x04\x12\x17\n" +
-	"\x13RELAY_END_CANCELLED\x10\x052\xc7\a\n" +
+	"\x13RELAY_END_CANCELLED\x10\x052\xb4\b\n" +
 	"\rBrokerService\x12\\\n" +
-	"\aOpenRun\x12'.subjectbroker.broker.v1.OpenRunRequest\x1a(.subjectbroker.broker.v1.OpenRunResponse\x12_\n" +
+	"\aOpenRun\x12'.subjectbroker.broker.v1.OpenRunRequest\x1a(.subjectbroker.broker.v1.OpenRunResponse\x12k\n" +
+	"\fAuthenticate\x12,.subjectbroker.broker.v1.AuthenticateRequest\x1a-.subjectbroker.broker.v1.AuthenticateResponse\x12_\n" +
 	"\bCloseRun\x12(.subjectbroker.broker.v1.CloseRunRequest\x1a).subjectbroker.broker.v1.CloseRunResponse\x12n\n" +
 	"\rListResources\x12-.subjectbroker.broker.v1.ListResourcesRequest\x1a..subjectbroker.broker.v1.ListResourcesResponse\x12\\\n" +
 	"\aAcquire\x12'.subjectbroker.broker.v1.AcquireRequest\x1a(.subjectbroker.broker.v1.AcquireResponse\x12\\\n" +
@@ -3202,6 +3213,8 @@ var file_subjectbroker_broker_v1_broker_proto_goTypes = []any{
 	(*RelayTools)(nil),            // 40: subjectbroker.broker.v1.RelayTools
 	(*RelayKill)(nil),             // 41: subjectbroker.broker.v1.RelayKill
 	(*AgentKeyClaim)(nil),         // 42: subjectbroker.broker.v1.AgentKeyClaim
+	(*AuthenticateRequest)(nil),   // 43: subjectbroker.broker.v1.AuthenticateRequest
+	(*AuthenticateResponse)(nil),  // 44: subjectbroker.broker.v1.AuthenticateResponse
 }
 var file_subjectbroker_broker_v1_broker_proto_depIdxs = []int32{
 	3,  // 0: subjectbroker.broker.v1.OpenRunRequest.subject:type_name -> subjectbroker.broker.v1.SubjectClaim
@@ -3230,27 +3243,29 @@ var file_subjectbroker_broker_v1_broker_proto_depIdxs = []int32{
 	1,  // 23: subjectbroker.broker.v1.RelayAnswer.end:type_name -> subjectbroker.broker.v1.RelayEnd
 	33, // 24: subjectbroker.broker.v1.RelayTools.tools:type_name -> subjectbroker.broker.v1.ServerTool
 	2,  // 25: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
-	5,  // 26: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
-	7,  // 27: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
-	10, // 28: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
-	12, // 29: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
-	14, // 30: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
-	16, // 31: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
-	18, // 32: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
-	25, // 33: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
-	27, // 34: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
-	4,  // 35: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
-	6,  // 36: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
-	8,  // 37: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
-	11, // 38: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
-	13, // 39: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
-	15, // 40: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
-	17, // 41: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
-	19, // 42: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
-	26, // 43: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
-	34, // 44: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
-	35, // [35:45] is the sub-list for method output_type
-	25, // [25:35] is the sub-list for method input_type
+	43, // 26: subjectbroker.broker.v1.BrokerService.Authenticate:input_type -> subjectbroker.broker.v1.AuthenticateRequest
+	5,  // 27: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
+	7,  // 28: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
+	10, // 29: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
+	12, // 30: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
+	14, // 31: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
+	16, // 32: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
+	18, // 33: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
+	25, // 34: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
+	27, // 35: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
+	4,  // 36: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
+	44, // 37: subjectbroker.broker.v1.BrokerService.Authenticate:output_type -> subjectbroker.broker.v1.AuthenticateResponse
+	6,  // 38: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
+	8,  // 39: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
+	11, // 40: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
+	13, // 41: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
+	15, // 42: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
+	17, // 43: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
+	19, // 44: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
+	26, // 45: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
+	34, // 46: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
+	36, // [36:47] is the sub-list for method output_type
+	25, // [25:36] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
 	25, // [25:25] is the sub-list for extension extendee
 	0,  // [0:25] is the sub-list for field type_name

@@ -34,6 +34,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	BrokerService_OpenRun_FullMethodName       = "/subjectbroker.broker.v1.BrokerService/OpenRun"
+	BrokerService_Authenticate_FullMethodName  = "/subjectbroker.broker.v1.BrokerService/Authenticate"
 	BrokerService_CloseRun_FullMethodName      = "/subjectbroker.broker.v1.BrokerService/CloseRun"
 	BrokerService_ListResources_FullMethodName = "/subjectbroker.broker.v1.BrokerService/ListResources"
 	BrokerService_Acquire_FullMethodName       = "/subjectbroker.broker.v1.BrokerService/Acquire"
@@ -53,6 +54,10 @@ const (
 type BrokerServiceClient interface {
 	// OpenRun binds a subject to this connection, once, and returns the run.
 	OpenRun(ctx context.Context, in *OpenRunRequest, opts ...grpc.CallOption) (*OpenRunResponse, error)
+	// Authenticate presents the agent key of a further request of a run that was
+	// opened with one, or of a request for which no run is wanted; or it reports a
+	// request that was refused before it came here. One entry is written.
+	Authenticate(ctx context.Context, in *AuthenticateRequest, opts ...grpc.CallOption) (*AuthenticateResponse, error)
 	// CloseRun ends a run before its connection ends. Its handle is dead afterwards.
 	CloseRun(ctx context.Context, in *CloseRunRequest, opts ...grpc.CallOption) (*CloseRunResponse, error)
 	// ListResources names what the run's subject may read now, sorted, gated
@@ -91,6 +96,16 @@ func (c *brokerServiceClient) OpenRun(ctx context.Context, in *OpenRunRequest, o
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(OpenRunResponse)
 	err := c.cc.Invoke(ctx, BrokerService_OpenRun_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *brokerServiceClient) Authenticate(ctx context.Context, in *AuthenticateRequest, opts ...grpc.CallOption) (*AuthenticateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AuthenticateResponse)
+	err := c.cc.Invoke(ctx, BrokerService_Authenticate_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -207,6 +222,10 @@ type BrokerService_RelayClient = grpc.BidiStreamingClient[RelayRequest, RelayRes
 type BrokerServiceServer interface {
 	// OpenRun binds a subject to this connection, once, and returns the run.
 	OpenRun(context.Context, *OpenRunRequest) (*OpenRunResponse, error)
+	// Authenticate presents the agent key of a further request of a run that was
+	// opened with one, or of a request for which no run is wanted; or it reports a
+	// request that was refused before it came here. One entry is written.
+	Authenticate(context.Context, *AuthenticateRequest) (*AuthenticateResponse, error)
 	// CloseRun ends a run before its connection ends. Its handle is dead afterwards.
 	CloseRun(context.Context, *CloseRunRequest) (*CloseRunResponse, error)
 	// ListResources names what the run's subject may read now, sorted, gated
@@ -243,6 +262,9 @@ type UnimplementedBrokerServiceServer struct{}
 
 func (UnimplementedBrokerServiceServer) OpenRun(context.Context, *OpenRunRequest) (*OpenRunResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method OpenRun not implemented")
+}
+func (UnimplementedBrokerServiceServer) Authenticate(context.Context, *AuthenticateRequest) (*AuthenticateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Authenticate not implemented")
 }
 func (UnimplementedBrokerServiceServer) CloseRun(context.Context, *CloseRunRequest) (*CloseRunResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseRun not implemented")
@@ -306,6 +328,24 @@ func _BrokerService_OpenRun_Handler(srv interface{}, ctx context.Context, dec fu
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(BrokerServiceServer).OpenRun(ctx, req.(*OpenRunRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BrokerService_Authenticate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AuthenticateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BrokerServiceServer).Authenticate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BrokerService_Authenticate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BrokerServiceServer).Authenticate(ctx, req.(*AuthenticateRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -464,6 +504,10 @@ var BrokerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "OpenRun",
 			Handler:    _BrokerService_OpenRun_Handler,
+		},
+		{
+			MethodName: "Authenticate",
+			Handler:    _BrokerService_Authenticate_Handler,
 		},
 		{
 			MethodName: "CloseRun",

@@ -1250,11 +1250,11 @@ func (x *AgentKeyClaim) GetFlags() []string {
 	return nil
 }
 
-// AuthenticateRequest presents a key for a run that is open, or reports a request
-// that was refused before it reached the daemon.
+// AuthenticateRequest presents a key for a run that is open, or for none, or reports
+// a request that was refused before it reached the daemon.
 type AuthenticateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Handle from OpenRun; empty in a report.
+	// Handle from OpenRun; empty in a report, and when the key alone is judged.
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// The key as it was presented; empty in a report.
 	Key []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`

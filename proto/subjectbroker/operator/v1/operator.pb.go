@@ -9952,7 +9952,7 @@ var File_subjectbroker_operator_v1_operator_proto protoreflect.FileDescriptor
 
 const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\n" +
-	"(subjectbroker/operator/v1/operator.proto\x12\x19subjectbroker.operator.v1\"\x0f\n" +
+	"(subjectbroker/operator/v1/operator.proto\x12\x19subjectbroker.operator.v1\x1a)subjectbroker/operator/v1/knowledge.proto\"\x0f\n" +
 	"\rStatusRequest\"\xa3\t\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
@@ -10679,7 +10679,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\aconsent\x18\x01 \x01(\v2\".subjectbroker.operator.v1.ConsentR\aconsent\"\x17\n" +
 	"\x15WatchApprovalsRequest\"Y\n" +
 	"\x16WatchApprovalsResponse\x12?\n" +
-	"\bapproval\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ApprovalR\bapproval2\xb52\n" +
+	"\bapproval\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ApprovalR\bapproval2\xcf8\n" +
 	"\x0fOperatorService\x12]\n" +
 	"\x06Status\x12(.subjectbroker.operator.v1.StatusRequest\x1a).subjectbroker.operator.v1.StatusResponse\x12o\n" +
 	"\fConfirmClock\x12..subjectbroker.operator.v1.ConfirmClockRequest\x1a/.subjectbroker.operator.v1.ConfirmClockResponse\x12W\n" +
@@ -10743,7 +10743,14 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\fListPolicies\x12..subjectbroker.operator.v1.ListPoliciesRequest\x1a/.subjectbroker.operator.v1.ListPoliciesResponse\x12l\n" +
 	"\vResetPolicy\x12-.subjectbroker.operator.v1.ResetPolicyRequest\x1a..subjectbroker.operator.v1.ResetPolicyResponse\x12f\n" +
 	"\tCallStats\x12+.subjectbroker.operator.v1.CallStatsRequest\x1a,.subjectbroker.operator.v1.CallStatsResponse\x12`\n" +
-	"\aMetrics\x12).subjectbroker.operator.v1.MetricsRequest\x1a*.subjectbroker.operator.v1.MetricsResponse\x12r\n" +
+	"\aMetrics\x12).subjectbroker.operator.v1.MetricsRequest\x1a*.subjectbroker.operator.v1.MetricsResponse\x12o\n" +
+	"\fMintAgentKey\x12..subjectbroker.operator.v1.MintAgentKeyRequest\x1a/.subjectbroker.operator.v1.MintAgentKeyResponse\x12r\n" +
+	"\rListAgentKeys\x12/.subjectbroker.operator.v1.ListAgentKeysRequest\x1a0.subjectbroker.operator.v1.ListAgentKeysResponse\x12u\n" +
+	"\x0eRotateAgentKey\x120.subjectbroker.operator.v1.RotateAgentKeyRequest\x1a1.subjectbroker.operator.v1.RotateAgentKeyResponse\x12u\n" +
+	"\x0eRevokeAgentKey\x120.subjectbroker.operator.v1.RevokeAgentKeyRequest\x1a1.subjectbroker.operator.v1.RevokeAgentKeyResponse\x12f\n" +
+	"\tAddTenant\x12+.subjectbroker.operator.v1.AddTenantRequest\x1a,.subjectbroker.operator.v1.AddTenantResponse\x12l\n" +
+	"\vListTenants\x12-.subjectbroker.operator.v1.ListTenantsRequest\x1a..subjectbroker.operator.v1.ListTenantsResponse\x12o\n" +
+	"\fRemoveTenant\x12..subjectbroker.operator.v1.RemoveTenantRequest\x1a/.subjectbroker.operator.v1.RemoveTenantResponse\x12r\n" +
 	"\rListApprovals\x12/.subjectbroker.operator.v1.ListApprovalsRequest\x1a0.subjectbroker.operator.v1.ListApprovalsResponse\x12u\n" +
 	"\x0eDecideApproval\x120.subjectbroker.operator.v1.DecideApprovalRequest\x1a1.subjectbroker.operator.v1.DecideApprovalResponse\x12r\n" +
 	"\rRevokeConsent\x12/.subjectbroker.operator.v1.RevokeConsentRequest\x1a0.subjectbroker.operator.v1.RevokeConsentResponse\x12w\n" +
@@ -10909,6 +10916,20 @@ var file_subjectbroker_operator_v1_operator_proto_goTypes = []any{
 	(*WatchApprovalsResponse)(nil),        // 143: subjectbroker.operator.v1.WatchApprovalsResponse
 	nil,                                   // 144: subjectbroker.operator.v1.Server.EnvEntry
 	nil,                                   // 145: subjectbroker.operator.v1.Server.HeadersEntry
+	(*MintAgentKeyRequest)(nil),           // 146: subjectbroker.operator.v1.MintAgentKeyRequest
+	(*ListAgentKeysRequest)(nil),          // 147: subjectbroker.operator.v1.ListAgentKeysRequest
+	(*RotateAgentKeyRequest)(nil),         // 148: subjectbroker.operator.v1.RotateAgentKeyRequest
+	(*RevokeAgentKeyRequest)(nil),         // 149: subjectbroker.operator.v1.RevokeAgentKeyRequest
+	(*AddTenantRequest)(nil),              // 150: subjectbroker.operator.v1.AddTenantRequest
+	(*ListTenantsRequest)(nil),            // 151: subjectbroker.operator.v1.ListTenantsRequest
+	(*RemoveTenantRequest)(nil),           // 152: subjectbroker.operator.v1.RemoveTenantRequest
+	(*MintAgentKeyResponse)(nil),          // 153: subjectbroker.operator.v1.MintAgentKeyResponse
+	(*ListAgentKeysResponse)(nil),         // 154: subjectbroker.operator.v1.ListAgentKeysResponse
+	(*RotateAgentKeyResponse)(nil),        // 155: subjectbroker.operator.v1.RotateAgentKeyResponse
+	(*RevokeAgentKeyResponse)(nil),        // 156: subjectbroker.operator.v1.RevokeAgentKeyResponse
+	(*AddTenantResponse)(nil),             // 157: subjectbroker.operator.v1.AddTenantResponse
+	(*ListTenantsResponse)(nil),           // 158: subjectbroker.operator.v1.ListTenantsResponse
+	(*RemoveTenantResponse)(nil),          // 159: subjectbroker.operator.v1.RemoveTenantResponse
 }
 var file_subjectbroker_operator_v1_operator_proto_depIdxs = []int32{
 	71,  // 0: subjectbroker.operator.v1.StatusResponse.runs:type_name -> subjectbroker.operator.v1.Run
@@ -11029,72 +11050,86 @@ var file_subjectbroker_operator_v1_operator_proto_depIdxs = []int32{
 	127, // 115: subjectbroker.operator.v1.OperatorService.ResetPolicy:input_type -> subjectbroker.operator.v1.ResetPolicyRequest
 	129, // 116: subjectbroker.operator.v1.OperatorService.CallStats:input_type -> subjectbroker.operator.v1.CallStatsRequest
 	132, // 117: subjectbroker.operator.v1.OperatorService.Metrics:input_type -> subjectbroker.operator.v1.MetricsRequest
-	136, // 118: subjectbroker.operator.v1.OperatorService.ListApprovals:input_type -> subjectbroker.operator.v1.ListApprovalsRequest
-	138, // 119: subjectbroker.operator.v1.OperatorService.DecideApproval:input_type -> subjectbroker.operator.v1.DecideApprovalRequest
-	140, // 120: subjectbroker.operator.v1.OperatorService.RevokeConsent:input_type -> subjectbroker.operator.v1.RevokeConsentRequest
-	142, // 121: subjectbroker.operator.v1.OperatorService.WatchApprovals:input_type -> subjectbroker.operator.v1.WatchApprovalsRequest
-	1,   // 122: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
-	5,   // 123: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
-	7,   // 124: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
-	9,   // 125: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
-	30,  // 126: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
-	11,  // 127: subjectbroker.operator.v1.OperatorService.ShowKeys:output_type -> subjectbroker.operator.v1.ShowKeysResponse
-	13,  // 128: subjectbroker.operator.v1.OperatorService.RotateKey:output_type -> subjectbroker.operator.v1.RotateKeyResponse
-	15,  // 129: subjectbroker.operator.v1.OperatorService.Rekey:output_type -> subjectbroker.operator.v1.RekeyResponse
-	17,  // 130: subjectbroker.operator.v1.OperatorService.AddSlot:output_type -> subjectbroker.operator.v1.AddSlotResponse
-	19,  // 131: subjectbroker.operator.v1.OperatorService.TestSlot:output_type -> subjectbroker.operator.v1.TestSlotResponse
-	21,  // 132: subjectbroker.operator.v1.OperatorService.RemoveSlot:output_type -> subjectbroker.operator.v1.RemoveSlotResponse
-	23,  // 133: subjectbroker.operator.v1.OperatorService.Backup:output_type -> subjectbroker.operator.v1.BackupResponse
-	26,  // 134: subjectbroker.operator.v1.OperatorService.VerifyBackup:output_type -> subjectbroker.operator.v1.VerifyBackupResponse
-	28,  // 135: subjectbroker.operator.v1.OperatorService.ListBackups:output_type -> subjectbroker.operator.v1.ListBackupsResponse
-	32,  // 136: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
-	34,  // 137: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
-	36,  // 138: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
-	38,  // 139: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
-	40,  // 140: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
-	43,  // 141: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
-	45,  // 142: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
-	49,  // 143: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
-	51,  // 144: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
-	54,  // 145: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
-	56,  // 146: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
-	58,  // 147: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
-	60,  // 148: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
-	63,  // 149: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
-	65,  // 150: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
-	67,  // 151: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
-	69,  // 152: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
-	85,  // 153: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
-	87,  // 154: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
-	74,  // 155: subjectbroker.operator.v1.OperatorService.OpenLaunch:output_type -> subjectbroker.operator.v1.OpenLaunchResponse
-	77,  // 156: subjectbroker.operator.v1.OperatorService.GetOperator:output_type -> subjectbroker.operator.v1.GetOperatorResponse
-	79,  // 157: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:output_type -> subjectbroker.operator.v1.SetOperatorPassphraseResponse
-	81,  // 158: subjectbroker.operator.v1.OperatorService.OpenSession:output_type -> subjectbroker.operator.v1.OpenSessionResponse
-	83,  // 159: subjectbroker.operator.v1.OperatorService.CloseSession:output_type -> subjectbroker.operator.v1.CloseSessionResponse
-	89,  // 160: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
-	91,  // 161: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
-	94,  // 162: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
-	96,  // 163: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
-	98,  // 164: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
-	100, // 165: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
-	104, // 166: subjectbroker.operator.v1.OperatorService.PruneAudit:output_type -> subjectbroker.operator.v1.PruneAuditResponse
-	110, // 167: subjectbroker.operator.v1.OperatorService.AddServer:output_type -> subjectbroker.operator.v1.AddServerResponse
-	112, // 168: subjectbroker.operator.v1.OperatorService.ListServers:output_type -> subjectbroker.operator.v1.ListServersResponse
-	114, // 169: subjectbroker.operator.v1.OperatorService.GetServer:output_type -> subjectbroker.operator.v1.GetServerResponse
-	116, // 170: subjectbroker.operator.v1.OperatorService.TrustServer:output_type -> subjectbroker.operator.v1.TrustServerResponse
-	118, // 171: subjectbroker.operator.v1.OperatorService.RestartServer:output_type -> subjectbroker.operator.v1.RestartServerResponse
-	120, // 172: subjectbroker.operator.v1.OperatorService.ReadServerLogs:output_type -> subjectbroker.operator.v1.ReadServerLogsResponse
-	122, // 173: subjectbroker.operator.v1.OperatorService.RemoveServer:output_type -> subjectbroker.operator.v1.RemoveServerResponse
-	126, // 174: subjectbroker.operator.v1.OperatorService.ListPolicies:output_type -> subjectbroker.operator.v1.ListPoliciesResponse
-	128, // 175: subjectbroker.operator.v1.OperatorService.ResetPolicy:output_type -> subjectbroker.operator.v1.ResetPolicyResponse
-	130, // 176: subjectbroker.operator.v1.OperatorService.CallStats:output_type -> subjectbroker.operator.v1.CallStatsResponse
-	133, // 177: subjectbroker.operator.v1.OperatorService.Metrics:output_type -> subjectbroker.operator.v1.MetricsResponse
-	137, // 178: subjectbroker.operator.v1.OperatorService.ListApprovals:output_type -> subjectbroker.operator.v1.ListApprovalsResponse
-	139, // 179: subjectbroker.operator.v1.OperatorService.DecideApproval:output_type -> subjectbroker.operator.v1.DecideApprovalResponse
-	141, // 180: subjectbroker.operator.v1.OperatorService.RevokeConsent:output_type -> subjectbroker.operator.v1.RevokeConsentResponse
-	143, // 181: subjectbroker.operator.v1.OperatorService.WatchApprovals:output_type -> subjectbroker.operator.v1.WatchApprovalsResponse
-	122, // [122:182] is the sub-list for method output_type
-	62,  // [62:122] is the sub-list for method input_type
+	146, // 118: subjectbroker.operator.v1.OperatorService.MintAgentKey:input_type -> subjectbroker.operator.v1.MintAgentKeyRequest
+	147, // 119: subjectbroker.operator.v1.OperatorService.ListAgentKeys:input_type -> subjectbroker.operator.v1.ListAgentKeysRequest
+	148, // 120: subjectbroker.operator.v1.OperatorService.RotateAgentKey:input_type -> subjectbroker.operator.v1.RotateAgentKeyRequest
+	149, // 121: subjectbroker.operator.v1.OperatorService.RevokeAgentKey:input_type -> subjectbroker.operator.v1.RevokeAgentKeyRequest
+	150, // 122: subjectbroker.operator.v1.OperatorService.AddTenant:input_type -> subjectbroker.operator.v1.AddTenantRequest
+	151, // 123: subjectbroker.operator.v1.OperatorService.ListTenants:input_type -> subjectbroker.operator.v1.ListTenantsRequest
+	152, // 124: subjectbroker.operator.v1.OperatorService.RemoveTenant:input_type -> subjectbroker.operator.v1.RemoveTenantRequest
+	136, // 125: subjectbroker.operator.v1.OperatorService.ListApprovals:input_type -> subjectbroker.operator.v1.ListApprovalsRequest
+	138, // 126: subjectbroker.operator.v1.OperatorService.DecideApproval:input_type -> subjectbroker.operator.v1.DecideApprovalRequest
+	140, // 127: subjectbroker.operator.v1.OperatorService.RevokeConsent:input_type -> subjectbroker.operator.v1.RevokeConsentRequest
+	142, // 128: subjectbroker.operator.v1.OperatorService.WatchApprovals:input_type -> subjectbroker.operator.v1.WatchApprovalsRequest
+	1,   // 129: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
+	5,   // 130: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
+	7,   // 131: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
+	9,   // 132: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
+	30,  // 133: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
+	11,  // 134: subjectbroker.operator.v1.OperatorService.ShowKeys:output_type -> subjectbroker.operator.v1.ShowKeysResponse
+	13,  // 135: subjectbroker.operator.v1.OperatorService.RotateKey:output_type -> subjectbroker.operator.v1.RotateKeyResponse
+	15,  // 136: subjectbroker.operator.v1.OperatorService.Rekey:output_type -> subjectbroker.operator.v1.RekeyResponse
+	17,  // 137: subjectbroker.operator.v1.OperatorService.AddSlot:output_type -> subjectbroker.operator.v1.AddSlotResponse
+	19,  // 138: subjectbroker.operator.v1.OperatorService.TestSlot:output_type -> subjectbroker.operator.v1.TestSlotResponse
+	21,  // 139: subjectbroker.operator.v1.OperatorService.RemoveSlot:output_type -> subjectbroker.operator.v1.RemoveSlotResponse
+	23,  // 140: subjectbroker.operator.v1.OperatorService.Backup:output_type -> subjectbroker.operator.v1.BackupResponse
+	26,  // 141: subjectbroker.operator.v1.OperatorService.VerifyBackup:output_type -> subjectbroker.operator.v1.VerifyBackupResponse
+	28,  // 142: subjectbroker.operator.v1.OperatorService.ListBackups:output_type -> subjectbroker.operator.v1.ListBackupsResponse
+	32,  // 143: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
+	34,  // 144: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
+	36,  // 145: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
+	38,  // 146: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
+	40,  // 147: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
+	43,  // 148: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
+	45,  // 149: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
+	49,  // 150: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
+	51,  // 151: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
+	54,  // 152: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
+	56,  // 153: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
+	58,  // 154: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
+	60,  // 155: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
+	63,  // 156: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
+	65,  // 157: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
+	67,  // 158: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
+	69,  // 159: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
+	85,  // 160: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
+	87,  // 161: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
+	74,  // 162: subjectbroker.operator.v1.OperatorService.OpenLaunch:output_type -> subjectbroker.operator.v1.OpenLaunchResponse
+	77,  // 163: subjectbroker.operator.v1.OperatorService.GetOperator:output_type -> subjectbroker.operator.v1.GetOperatorResponse
+	79,  // 164: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:output_type -> subjectbroker.operator.v1.SetOperatorPassphraseResponse
+	81,  // 165: subjectbroker.operator.v1.OperatorService.OpenSession:output_type -> subjectbroker.operator.v1.OpenSessionResponse
+	83,  // 166: subjectbroker.operator.v1.OperatorService.CloseSession:output_type -> subjectbroker.operator.v1.CloseSessionResponse
+	89,  // 167: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
+	91,  // 168: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
+	94,  // 169: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
+	96,  // 170: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
+	98,  // 171: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
+	100, // 172: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
+	104, // 173: subjectbroker.operator.v1.OperatorService.PruneAudit:output_type -> subjectbroker.operator.v1.PruneAuditResponse
+	110, // 174: subjectbroker.operator.v1.OperatorService.AddServer:output_type -> subjectbroker.operator.v1.AddServerResponse
+	112, // 175: subjectbroker.operator.v1.OperatorService.ListServers:output_type -> subjectbroker.operator.v1.ListServersResponse
+	114, // 176: subjectbroker.operator.v1.OperatorService.GetServer:output_type -> subjectbroker.operator.v1.GetServerResponse
+	116, // 177: subjectbroker.operator.v1.OperatorService.TrustServer:output_type -> subjectbroker.operator.v1.TrustServerResponse
+	118, // 178: subjectbroker.operator.v1.OperatorService.RestartServer:output_type -> subjectbroker.operator.v1.RestartServerResponse
+	120, // 179: subjectbroker.operator.v1.OperatorService.ReadServerLogs:output_type -> subjectbroker.operator.v1.ReadServerLogsResponse
+	122, // 180: subjectbroker.operator.v1.OperatorService.RemoveServer:output_type -> subjectbroker.operator.v1.RemoveServerResponse
+	126, // 181: subjectbroker.operator.v1.OperatorService.ListPolicies:output_type -> subjectbroker.operator.v1.ListPoliciesResponse
+	128, // 182: subjectbroker.operator.v1.OperatorService.ResetPolicy:output_type -> subjectbroker.operator.v1.ResetPolicyResponse
+	130, // 183: subjectbroker.operator.v1.OperatorService.CallStats:output_type -> subjectbroker.operator.v1.CallStatsResponse
+	133, // 184: subjectbroker.operator.v1.OperatorService.Metrics:output_type -> subjectbroker.operator.v1.MetricsResponse
+	153, // 185: subjectbroker.operator.v1.OperatorService.MintAgentKey:output_type -> subjectbroker.operator.v1.MintAgentKeyResponse
+	154, // 186: subjectbroker.operator.v1.OperatorService.ListAgentKeys:output_type -> subjectbroker.operator.v1.ListAgentKeysResponse
+	155, // 187: subjectbroker.operator.v1.OperatorService.RotateAgentKey:output_type -> subjectbroker.operator.v1.RotateAgentKeyResponse
+	156, // 188: subjectbroker.operator.v1.OperatorService.RevokeAgentKey:output_type -> subjectbroker.operator.v1.RevokeAgentKeyResponse
+	157, // 189: subjectbroker.operator.v1.OperatorService.AddTenant:output_type -> subjectbroker.operator.v1.AddTenantResponse
+	158, // 190: subjectbroker.operator.v1.OperatorService.ListTenants:output_type -> subjectbroker.operator.v1.ListTenantsResponse
+	159, // 191: subjectbroker.operator.v1.OperatorService.RemoveTenant:output_type -> subjectbroker.operator.v1.RemoveTenantResponse
+	137, // 192: subjectbroker.operator.v1.OperatorService.ListApprovals:output_type -> subjectbroker.operator.v1.ListApprovalsResponse
+	139, // 193: subjectbroker.operator.v1.OperatorService.DecideApproval:output_type -> subjectbroker.operator.v1.DecideApprovalResponse
+	141, // 194: subjectbroker.operator.v1.OperatorService.RevokeConsent:output_type -> subjectbroker.operator.v1.RevokeConsentResponse
+	143, // 195: subjectbroker.operator.v1.OperatorService.WatchApprovals:output_type -> subjectbroker.operator.v1.WatchApprovalsResponse
+	129, // [129:196] is the sub-list for method output_type
+	62,  // [62:129] is the sub-list for method input_type
 	62,  // [62:62] is the sub-list for extension type_name
 	62,  // [62:62] is the sub-list for extension extendee
 	0,   // [0:62] is the sub-list for field type_name
@@ -11105,6 +11140,7 @@ func file_subjectbroker_operator_v1_operator_proto_init() {
 	if File_subjectbroker_operator_v1_operator_proto != nil {
 		return
 	}
+	file_subjectbroker_operator_v1_knowledge_proto_init()
 	file_subjectbroker_operator_v1_operator_proto_msgTypes[52].OneofWrappers = []any{}
 	file_subjectbroker_operator_v1_operator_proto_msgTypes[53].OneofWrappers = []any{}
 	file_subjectbroker_operator_v1_operator_proto_msgTypes[55].OneofWrappers = []any{}

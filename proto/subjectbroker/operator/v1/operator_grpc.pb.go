@@ -87,6 +87,13 @@ const (
 	OperatorService_ResetPolicy_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/ResetPolicy"
 	OperatorService_CallStats_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/CallStats"
 	OperatorService_Metrics_FullMethodName               = "/subjectbroker.operator.v1.OperatorService/Metrics"
+	OperatorService_MintAgentKey_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/MintAgentKey"
+	OperatorService_ListAgentKeys_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/ListAgentKeys"
+	OperatorService_RotateAgentKey_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/RotateAgentKey"
+	OperatorService_RevokeAgentKey_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/RevokeAgentKey"
+	OperatorService_AddTenant_FullMethodName             = "/subjectbroker.operator.v1.OperatorService/AddTenant"
+	OperatorService_ListTenants_FullMethodName           = "/subjectbroker.operator.v1.OperatorService/ListTenants"
+	OperatorService_RemoveTenant_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/RemoveTenant"
 	OperatorService_ListApprovals_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/ListApprovals"
 	OperatorService_DecideApproval_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/DecideApproval"
 	OperatorService_RevokeConsent_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/RevokeConsent"
@@ -223,6 +230,20 @@ type OperatorServiceClient interface {
 	CallStats(ctx context.Context, in *CallStatsRequest, opts ...grpc.CallOption) (*CallStatsResponse, error)
 	// Metrics returns what can be counted, as Prometheus text. Writes no entry.
 	Metrics(ctx context.Context, in *MetricsRequest, opts ...grpc.CallOption) (*MetricsResponse, error)
+	// MintAgentKey makes an agent key for a subject and shows it, once.
+	MintAgentKey(ctx context.Context, in *MintAgentKeyRequest, opts ...grpc.CallOption) (*MintAgentKeyResponse, error)
+	// ListAgentKeys lists agent keys, without what they are.
+	ListAgentKeys(ctx context.Context, in *ListAgentKeysRequest, opts ...grpc.CallOption) (*ListAgentKeysResponse, error)
+	// RotateAgentKey makes a key that takes the place of another one.
+	RotateAgentKey(ctx context.Context, in *RotateAgentKeyRequest, opts ...grpc.CallOption) (*RotateAgentKeyResponse, error)
+	// RevokeAgentKey ends a key and the runs that were opened with it.
+	RevokeAgentKey(ctx context.Context, in *RevokeAgentKeyRequest, opts ...grpc.CallOption) (*RevokeAgentKeyResponse, error)
+	// AddTenant adds a tenant, with nothing in it.
+	AddTenant(ctx context.Context, in *AddTenantRequest, opts ...grpc.CallOption) (*AddTenantResponse, error)
+	// ListTenants lists the tenants, and who may read them and write to them.
+	ListTenants(ctx context.Context, in *ListTenantsRequest, opts ...grpc.CallOption) (*ListTenantsResponse, error)
+	// RemoveTenant removes a tenant, and the grants that name it and nothing else.
+	RemoveTenant(ctx context.Context, in *RemoveTenantRequest, opts ...grpc.CallOption) (*RemoveTenantResponse, error)
 	// ListApprovals lists requests for approval, newest first, and standing answers.
 	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
 	// DecideApproval answers one request. Needs operator authentication.
@@ -841,6 +862,76 @@ func (c *operatorServiceClient) Metrics(ctx context.Context, in *MetricsRequest,
 	return out, nil
 }
 
+func (c *operatorServiceClient) MintAgentKey(ctx context.Context, in *MintAgentKeyRequest, opts ...grpc.CallOption) (*MintAgentKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MintAgentKeyResponse)
+	err := c.cc.Invoke(ctx, OperatorService_MintAgentKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListAgentKeys(ctx context.Context, in *ListAgentKeysRequest, opts ...grpc.CallOption) (*ListAgentKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAgentKeysResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListAgentKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RotateAgentKey(ctx context.Context, in *RotateAgentKeyRequest, opts ...grpc.CallOption) (*RotateAgentKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateAgentKeyResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RotateAgentKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RevokeAgentKey(ctx context.Context, in *RevokeAgentKeyRequest, opts ...grpc.CallOption) (*RevokeAgentKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeAgentKeyResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RevokeAgentKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) AddTenant(ctx context.Context, in *AddTenantRequest, opts ...grpc.CallOption) (*AddTenantResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddTenantResponse)
+	err := c.cc.Invoke(ctx, OperatorService_AddTenant_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ListTenants(ctx context.Context, in *ListTenantsRequest, opts ...grpc.CallOption) (*ListTenantsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListTenantsResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListTenants_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) RemoveTenant(ctx context.Context, in *RemoveTenantRequest, opts ...grpc.CallOption) (*RemoveTenantResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RemoveTenantResponse)
+	err := c.cc.Invoke(ctx, OperatorService_RemoveTenant_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *operatorServiceClient) ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListApprovalsResponse)
@@ -1020,6 +1111,20 @@ type OperatorServiceServer interface {
 	CallStats(context.Context, *CallStatsRequest) (*CallStatsResponse, error)
 	// Metrics returns what can be counted, as Prometheus text. Writes no entry.
 	Metrics(context.Context, *MetricsRequest) (*MetricsResponse, error)
+	// MintAgentKey makes an agent key for a subject and shows it, once.
+	MintAgentKey(context.Context, *MintAgentKeyRequest) (*MintAgentKeyResponse, error)
+	// ListAgentKeys lists agent keys, without what they are.
+	ListAgentKeys(context.Context, *ListAgentKeysRequest) (*ListAgentKeysResponse, error)
+	// RotateAgentKey makes a key that takes the place of another one.
+	RotateAgentKey(context.Context, *RotateAgentKeyRequest) (*RotateAgentKeyResponse, error)
+	// RevokeAgentKey ends a key and the runs that were opened with it.
+	RevokeAgentKey(context.Context, *RevokeAgentKeyRequest) (*RevokeAgentKeyResponse, error)
+	// AddTenant adds a tenant, with nothing in it.
+	AddTenant(context.Context, *AddTenantRequest) (*AddTenantResponse, error)
+	// ListTenants lists the tenants, and who may read them and write to them.
+	ListTenants(context.Context, *ListTenantsRequest) (*ListTenantsResponse, error)
+	// RemoveTenant removes a tenant, and the grants that name it and nothing else.
+	RemoveTenant(context.Context, *RemoveTenantRequest) (*RemoveTenantResponse, error)
 	// ListApprovals lists requests for approval, newest first, and standing answers.
 	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
 	// DecideApproval answers one request. Needs operator authentication.
@@ -1206,6 +1311,27 @@ func (UnimplementedOperatorServiceServer) CallStats(context.Context, *CallStatsR
 }
 func (UnimplementedOperatorServiceServer) Metrics(context.Context, *MetricsRequest) (*MetricsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Metrics not implemented")
+}
+func (UnimplementedOperatorServiceServer) MintAgentKey(context.Context, *MintAgentKeyRequest) (*MintAgentKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MintAgentKey not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListAgentKeys(context.Context, *ListAgentKeysRequest) (*ListAgentKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAgentKeys not implemented")
+}
+func (UnimplementedOperatorServiceServer) RotateAgentKey(context.Context, *RotateAgentKeyRequest) (*RotateAgentKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateAgentKey not implemented")
+}
+func (UnimplementedOperatorServiceServer) RevokeAgentKey(context.Context, *RevokeAgentKeyRequest) (*RevokeAgentKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeAgentKey not implemented")
+}
+func (UnimplementedOperatorServiceServer) AddTenant(context.Context, *AddTenantRequest) (*AddTenantResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddTenant not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListTenants(context.Context, *ListTenantsRequest) (*ListTenantsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListTenants not implemented")
+}
+func (UnimplementedOperatorServiceServer) RemoveTenant(context.Context, *RemoveTenantRequest) (*RemoveTenantResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveTenant not implemented")
 }
 func (UnimplementedOperatorServiceServer) ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListApprovals not implemented")
@@ -2209,6 +2335,132 @@ func _OperatorService_Metrics_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _OperatorService_MintAgentKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MintAgentKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).MintAgentKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_MintAgentKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).MintAgentKey(ctx, req.(*MintAgentKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListAgentKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAgentKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListAgentKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListAgentKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListAgentKeys(ctx, req.(*ListAgentKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RotateAgentKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateAgentKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RotateAgentKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RotateAgentKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RotateAgentKey(ctx, req.(*RotateAgentKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RevokeAgentKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeAgentKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RevokeAgentKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RevokeAgentKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RevokeAgentKey(ctx, req.(*RevokeAgentKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_AddTenant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddTenantRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).AddTenant(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_AddTenant_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).AddTenant(ctx, req.(*AddTenantRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ListTenants_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListTenantsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListTenants(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListTenants_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListTenants(ctx, req.(*ListTenantsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_RemoveTenant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveTenantRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).RemoveTenant(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_RemoveTenant_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).RemoveTenant(ctx, req.(*RemoveTenantRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _OperatorService_ListApprovals_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListApprovalsRequest)
 	if err := dec(in); err != nil {
@@ -2484,6 +2736,34 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Metrics",
 			Handler:    _OperatorService_Metrics_Handler,
+		},
+		{
+			MethodName: "MintAgentKey",
+			Handler:    _OperatorService_MintAgentKey_Handler,
+		},
+		{
+			MethodName: "ListAgentKeys",
+			Handler:    _OperatorService_ListAgentKeys_Handler,
+		},
+		{
+			MethodName: "RotateAgentKey",
+			Handler:    _OperatorService_RotateAgentKey_Handler,
+		},
+		{
+			MethodName: "RevokeAgentKey",
+			Handler:    _OperatorService_RevokeAgentKey_Handler,
+		},
+		{
+			MethodName: "AddTenant",
+			Handler:    _OperatorService_AddTenant_Handler,
+		},
+		{
+			MethodName: "ListTenants",
+			Handler:    _OperatorService_ListTenants_Handler,
+		},
+		{
+			MethodName: "RemoveTenant",
+			Handler:    _OperatorService_RemoveTenant_Handler,
 		},
 		{
 			MethodName: "ListApprovals",
