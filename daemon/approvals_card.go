@@ -219,6 +219,7 @@ type approvals struct {
 	held     map[string]int          // uses of standing answers that are under way
 	reads    map[*run]int            // reads that wait
 	left     map[askerKey][]deadline // of cards that nobody had answered when their run ended, until they would have expired
+	stuck    bool                    // answers that are over cannot be removed
 	watchers map[*cardWatcher]struct{}
 	wakes    chan struct{} // capacity 1
 }

@@ -46,11 +46,11 @@ type desk struct {
 
 const toolObject = `{"description":"writes","name":"write"}`
 
-func newDesk(t *testing.T, home string) *desk {
+func newDesk(t *testing.T, home string, loggers ...slog.Handler) *desk {
 	t.Helper()
 	k := &desk{t: t, home: home}
 	now := func() time.Time { return time.Now().Add(time.Duration(k.offset.Load())) }
-	config := Config{Home: home, Logger: slog.New(slog.DiscardHandler), KeySource: keysource.KindFile, Now: now, Boot: func() (string, time.Duration) { return "", 0 }}
+	config := Config{Home: home, Logger: slog.New(append(loggers, slog.DiscardHandler)[0]), KeySource: keysource.KindFile, Now: now, Boot: func() (string, time.Duration) { return "", 0 }}
 	k.Daemon = newDaemon(config, fileConfig{operators: []uint32{4242}})
 	if err := k.openVault(t.Context(), config, fileConfig{}); err != nil {
 		t.Fatal(err)

@@ -3,9 +3,11 @@ package daemon
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -236,4 +238,47 @@ func TestRowOfARule(t *testing.T) {
 			t.Errorf("%s: it is taken: %v", name, c.rule)
 		}
 	}
+}
+
+// What cannot be removed because nothing can be written is told once, and once more
+// when that has changed.
+func TestStuckAnswersAreToldOnce(t *testing.T) {
+	var said lines
+	k := newDesk(t, t.TempDir(), slog.NewTextHandler(&said, nil))
+	k.stands(`{"path":"/data/a"}`, `{"path":"^/data/"}`)
+	told := func(word string) int { return strings.Count(said.String(), word) }
+	const stuck = "are not removed"
+	if err := k.log().Close(); err != nil { // nothing is written any more
+		t.Fatal(err)
+	}
+	k.offset.Store(int64(2 * time.Hour))
+	for range 5 {
+		k.endConsents()
+	}
+	if told(stuck) != 1 {
+		t.Errorf("it is told %d times: %s", told(stuck), said.String())
+	}
+	k.approvals.stick(false) // as when it goes again
+	k.endConsents()
+	if told(stuck) != 2 {
+		t.Errorf("another time it is told %d times in all", told(stuck))
+	}
+}
+
+// lines is what a logger has written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }

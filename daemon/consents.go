@@ -493,9 +493,23 @@ func (d *Daemon) endConsents() {
 		}
 		return withdrawal(gone, effects), nil
 	})
-	if err != nil && refusal(err).Reason != wire.VaultLocked {
-		d.logger.Warn("standing approvals that are over were not removed", "count", len(over), "error", err)
+	switch stuck := err != nil && refusal(err).Reason != wire.VaultLocked; {
+	case !d.approvals.stick(stuck): // it is as it was a second ago
+	case stuck:
+		d.logger.Warn("standing approvals that are over are not removed; they cover nothing all the same", "count", len(over), "error", err)
+	default:
+		d.logger.Info("standing approvals that are over are removed again")
 	}
+}
+
+// stick notes whether answers that are over cannot be removed, and reports whether that
+// was otherwise before.
+func (a *approvals) stick(stuck bool) (changed bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	changed = a.stuck != stuck
+	a.stuck = stuck
+	return changed
 }
 
 // entry completes an entry about an answer that stands.
