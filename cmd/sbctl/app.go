@@ -96,9 +96,13 @@ func (a *app) operator(ctx context.Context) (operatorv1.OperatorServiceClient, e
 func notReached(err error) error {
 	const doing = "reaching the daemon"
 	if marker, inside := launch.Inside(); inside {
+		where := "a launch of " + marker.Subject + ", and what the operator does cannot be done in one"
+		if marker.Subject == "" {
+			where = "a server that the broker runs, and what the operator does cannot be done there"
+		}
 		return &failure{
 			code: wire.AccessDenied, doing: doing, exit: wire.ExitDenied, cause: err,
-			what: "this is a launch of " + marker.Subject + ", and what the operator does cannot be done in one",
+			what: "this is " + where,
 		}
 	}
 	return fail(err, doing)

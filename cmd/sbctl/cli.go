@@ -213,7 +213,7 @@ func (a *app) parseAndRun(ctx context.Context, args []string) error {
 		}
 	}
 	a.out = &ui.Printer{
-		Out: a.stdout, Format: a.opts.Output, Quiet: a.opts.Quiet, Wide: terminal.Is(a.stdout), Now: a.now,
+		Out: a.stdout, Format: a.opts.Output, Quiet: a.opts.Quiet, Wide: terminal.Is(a.stdout), Columns: terminal.Columns(a.stdout), Now: a.now,
 	}
 	kctx.BindTo(ctx, (*context.Context)(nil))
 	return a.suggest(ctx, args, kctx.Run())

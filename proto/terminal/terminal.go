@@ -348,6 +348,20 @@ func Is(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
+// Columns is how wide the terminal is that stream is; 0 when it is none, or does not
+// say.
+func Columns(stream any) int {
+	file, ok := stream.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return max(width, 0)
+}
+
 // Inherited says whether whoever started this process opened fd for it. What the
 // runtime opened for itself, such as the limits of the control group, closes on
 // exec, and must not be taken for a secret.

@@ -40,6 +40,9 @@ type Printer struct {
 	Quiet bool
 	// Wide indents JSON, for a person who looks at it.
 	Wide bool
+	// Columns is how wide the terminal is that Out is, so that tables are folded to
+	// fit; 0: Out is no terminal, and a line of a table is one line.
+	Columns int
 	// Now dates relative times; nil means time.Now.
 	Now func() time.Time
 	// Zone is the time zone of tables; nil means time.Local.
@@ -234,14 +237,13 @@ func (p *Printer) table(head []string, rows [][]string) error {
 		}
 		lines = append(lines, line)
 	}
+	if text, folded := fold(lines, widths, p.Columns); folded {
+		_, err := io.WriteString(p.Out, text)
+		return err
+	}
 	var text strings.Builder
 	for _, line := range lines {
-		var row strings.Builder
-		for i, cell := range line {
-			row.WriteString(cell)
-			row.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
-		}
-		text.WriteString(strings.TrimRight(row.String(), " ") + "\n")
+		text.WriteString(strings.TrimRight(aligned(line, widths), " ") + "\n")
 	}
 	_, err := io.WriteString(p.Out, text.String())
 	return err

@@ -25,6 +25,50 @@ func list() ui.List {
 	}
 }
 
+// A table that is wider than the terminal is folded; for a pipe a line stays a line.
+func TestFold(t *testing.T) {
+	found := ui.List{Head: []string{"PROBE", "RESULT", "FOUND", "FIX"}, Rows: [][]string{
+		{"operator", "warn", "no passphrase is set: any process of your uid can do what sbctl can", "sbctl operator set-passphrase"}, {"vault", "ok", "unlocked", ""},
+	}}
+	reached := ui.List{Head: []string{"SERVER", "REACHED BY", "TOOLS"}, Rows: [][]string{{"a", "/opt/a/b/c/d/e/f/g/h --root /srv/documents", "3"}, {"b", "x", ""}}}
+	const whole = `
+SERVER  REACHED BY                                  TOOLS
+a       /opt/a/b/c/d/e/f/g/h --root /srv/documents  3
+b       x
+`
+	for _, test := range []struct {
+		name    string
+		columns int
+		list    ui.List
+		want    string
+	}{
+		{"a command stays whole, below", 60, found, `
+PROBE     RESULT  FOUND  FIX
+operator  warn    no passphrase is set: any process of your
+                  uid can do what sbctl can
+                    sbctl operator set-passphrase
+vault     ok      unlocked
+`},
+		{"what is behind stays beside it", 45, reached, `
+SERVER  REACHED BY                      TOOLS
+a       /opt/a/b/c/d/e/f/g/h --root     3
+        /srv/documents
+b       x
+`},
+		{"it fits", 200, reached, whole},
+		{"no terminal", 0, reached, whole},
+		{"too narrow to fold", 20, reached, whole},
+	} {
+		var out bytes.Buffer
+		if err := (&ui.Printer{Out: &out, Columns: test.columns}).List(test.list); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(strings.TrimPrefix(test.want, "\n"), out.String()); diff != "" {
+			t.Errorf("%s: %s", test.name, diff)
+		}
+	}
+}
+
 func TestList(t *testing.T) {
 	for _, test := range []struct {
 		name    string
