@@ -6,13 +6,12 @@ import (
 	"slices"
 	"strings"
 
-	"subjectbroker/grants/rules"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
 
 // counting are the policies that kill over what was counted, which a restart of the
 // server does not give back.
-var counting = []string{rules.MaxToolCallsPolicy, rules.MaxRuntimePolicy, rules.RateLimitPolicy, rules.BudgetPolicy}
+var counting = []string{"MaxToolCallsPolicy", "MaxRuntimePolicy", "RateLimitPolicy", "BudgetPolicy"}
 
 // killedProcesses are those of a server that a policy stopped, of one subject unless
 // that is empty. Where the daemon does not say there are none.
