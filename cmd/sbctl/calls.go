@@ -322,11 +322,11 @@ type callsStatsCmd struct {
 
 // Help is the manual of calls stats.
 func (callsStatsCmd) Help() string {
-	return `Counted since the daemon started. Each call is one of ALLOWED, DENIED and WAITED, which is
-that the agent was told to ask again because nobody has answered yet. FAILED is those of
-ALLOWED that ended with an error. Half of them took at most MEDIAN, 99 of a hundred at
-most 99%. Calls of names that no tool is known to have are counted together, as a
-question mark, and so is what one subject calls beyond 2048 tools.
+	return `Counted since the daemon started. Each call is one of ALLOWED, DENIED and WAITED,
+which is that the agent was told to ask again because nobody has answered yet. FAILED
+is those of ALLOWED that ended with an error. Half of them took at most MEDIAN, 99 of
+a hundred at most 99%. Calls of names that no tool is known to have are counted
+together, as a question mark, and so is what one subject calls beyond 2048 tools.
 
 Examples:
   sbctl calls stats
