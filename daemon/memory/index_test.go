@@ -292,11 +292,11 @@ func TestOtherTenantsAreNotRead(t *testing.T) {
 // The index of an entry takes less than 1 KiB, in tenants of two thousand entries
 // of 60 to 200 words, of which every eighth one is new.
 func TestMemoryOfAnEntry(t *testing.T) {
-	const entries = 4000
+	const entries = 2000
 	words100k()
 	before := heap()
 	ix := newIndex(t)
-	text := fill(t, ix, entries, tenants(2))
+	text := fill(t, ix, entries, tenants(1))
 	took := (heap() - before) / entries
 	size := ix.Size()
 	t.Logf("%d bytes an entry, of which %d are words and postings; %d of text; %.1f words", took, size.Postings/entries, text/entries, float64(size.Words)/entries)
@@ -313,7 +313,7 @@ func TestMemoryOfAnEntry(t *testing.T) {
 func TestPieces(t *testing.T) {
 	ix := newIndex(t)
 	draw := source(2)
-	for n := range 1500 {
+	for n := range 600 {
 		add(t, ix, words100k().entry(&draw, n, "t"))
 		if pieces := ix.tenants["t"].now.Load().pieces; len(pieces) > 3*fullLevel {
 			t.Fatalf("after %d entries there are %d pieces", n+1, len(pieces))
@@ -358,7 +358,7 @@ func TestForget(t *testing.T) {
 	for _, settled := range []bool{false, true} {
 		ix := newIndex(t)
 		draw := source(5)
-		for n := range 300 {
+		for n := range 100 {
 			add(t, ix, words100k().entry(&draw, n, "t"))
 		}
 		e := Entry{ID: "secret", Tenant: "t", Kind: "lesson", Title: "zyx1title common", Text: "common zyx2text common", Tags: []string{"zyx3tag"}, Created: 7}
@@ -405,7 +405,7 @@ func TestForget(t *testing.T) {
 		// One that never had it answers the same, to the last bit.
 		never := newIndex(t)
 		draw = source(5)
-		for n := range 300 {
+		for n := range 100 {
 			add(t, never, words100k().entry(&draw, n, "t"))
 		}
 		e.Forgotten = true
@@ -526,16 +526,16 @@ func TestHostileTexts(t *testing.T) {
 	}
 	texts := map[string]string{
 		"word":     strings.Repeat("x", 1<<20),
-		"same":     strings.Repeat("same ", 1<<18),
+		"same":     strings.Repeat("same ", 1<<16),
 		"distinct": distinct.String(),
-		"marks":    "a" + strings.Repeat("\u0301", 1<<19),
-		"joined":   strings.Repeat("a.", 1<<19),
-		"format":   strings.Repeat("a.\u00ad\u00ad", 1<<17),
-		"joiners":  strings.Repeat("👩\u200d", 1<<17),
-		"flags":    strings.Repeat("🇩", 1<<17),
+		"marks":    "a" + strings.Repeat("\u0301", 1<<17),
+		"joined":   strings.Repeat("a.", 1<<17),
+		"format":   strings.Repeat("a.\u00ad\u00ad", 1<<15),
+		"joiners":  strings.Repeat("👩\u200d", 1<<15),
+		"flags":    strings.Repeat("🇩", 1<<15),
 		"nuls":     "a" + strings.Repeat("\x00", 1<<20) + "b",
-		"invalid":  strings.Repeat("\xff\xc3a", 1<<18),
-		"quotes":   strings.Repeat("א\"", 1<<18),
+		"invalid":  strings.Repeat("\xff\xc3a", 1<<16),
+		"quotes":   strings.Repeat("א\"", 1<<16),
 		"empty":    "",
 	}
 	ix := newIndex(t)

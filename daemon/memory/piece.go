@@ -66,13 +66,7 @@ type terms struct {
 // all goes through the whole dictionary.
 func (p *piece) all() *terms { return &terms{piece: p, left: p.terms} }
 
-// from goes through the dictionary, beginning with the block in which word would be.
-func (p *piece) from(word []byte) *terms {
-	t := &terms{}
-	p.seek(t, word)
-	return t
-}
-
+// seek goes to the block in which word would be.
 func (p *piece) seek(t *terms, word []byte) {
 	after := sort.Search(len(p.blocks), func(i int) bool { return bytes.Compare(p.first(i), word) > 0 })
 	at := max(after-1, 0)
@@ -131,9 +125,7 @@ func (p *piece) find(t *terms, word []byte) (postings, bool) {
 type writer struct {
 	piece
 	last []byte
-	df   uint32
-	// run is where the word's documents begin, middle where its positions do.
-	run, middle int
+	run  int // where the word's documents begin
 }
 
 // word begins the postings of a word; words come in order.
@@ -285,7 +277,6 @@ func merge(pieces []*piece, gone func(*document) bool) *piece {
 		*terms
 		numbers []uint32 // of its documents in the new piece
 		whole   bool
-		at      int
 	}
 	const none = ^uint32(0)
 	var w writer
