@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/frame"
@@ -31,6 +32,7 @@ import (
 //	err=TEXT        a line that it writes to its own stderr
 //	end=WHY         it ends before it has listed anything
 //	never           it never lists
+//	await=FILE      it lists when there is such a file
 //	bare            it refuses to be confined
 //	flood           it logs without an end
 //	deaf            it does not stop when it is told to
@@ -106,6 +108,11 @@ func (s *stub) serve() int {
 		}
 	}
 	s.send(&hostv1.HostResponse{Message: &hostv1.HostResponse_Started{Started: &hostv1.Started{Revision: "2025-11-25", Confinement: []string{"undumpable"}}}})
+	for file := s.said["await"]; file != ""; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(file); err == nil {
+			break
+		}
+	}
 	if !s.has("never") {
 		s.list()
 	}
