@@ -106,13 +106,13 @@ func (c *oneCall) duration() string {
 	return took(time.Duration(*c.DurationMS) * time.Millisecond)
 }
 
-// object is the tool, as far as its name is known, or the method of a message that
-// calls none, as "denials" names it.
+// object is the tool, the method of a message that calls none, or where no tool is
+// named the server as a whole, as "denials" names them.
 func (c *oneCall) object() string {
 	if c.Method != "" {
 		return "method:" + c.Server + "/" + c.Method
 	}
-	return c.Server + "/" + cmp.Or(c.Tool, "?")
+	return c.Server + "/" + cmp.Or(c.Tool, "*")
 }
 
 // outcome is what came of a call, in a few words.
