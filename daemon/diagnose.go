@@ -12,6 +12,7 @@ import (
 	"subjectbroker/audit"
 	"subjectbroker/audit/verify"
 	"subjectbroker/grants"
+	"subjectbroker/grants/rules"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault/keysource"
 )
@@ -27,7 +28,8 @@ type plan struct {
 	cause     string        // of vault.accept; empty: there is nothing to accept
 	above     uint64        // the accepted generation is above this one
 	spent     []grants.Grant
-	answers   []consent // that stand, and do not any more
+	counting  []rules.Policy // whose budgets and numbers of calls count as used up
+	answers   []consent      // that stand, and do not any more
 	moveHead  bool
 	newSlot   string // kind of a new key slot, instead of one whose key is lost; empty: none
 	forget    bool   // the operator's passphrase
@@ -220,6 +222,15 @@ func (p *plan) newLog(x *examination, origin *audit.Origin) {
 		p.note("lost: how often these grants were used; they count as used up, grant them again where they are still wanted:")
 		for _, g := range p.spent {
 			p.note("      %s: %s %s, %d uses", g.ID, g.Subject, g.Pattern, g.Uses)
+		}
+	}
+	p.counting = slices.DeleteFunc(x.inForce.sortedPolicies(), func(one rules.Policy) bool {
+		return one.Rules.Limits.Budget == nil && one.Rules.Limits.MaxToolCalls == nil
+	})
+	if len(p.counting) > 0 {
+		p.note("lost: what these policies have counted; their budgets and numbers of calls count as used up, begin anew where they are still wanted, with sbctl policy reset:")
+		for _, one := range p.counting {
+			p.note("      %s around %s", one.Subject, one.Server)
 		}
 	}
 	p.setAside = x.log.halfAside || x.log.files > 0 && !x.begun(origin)

@@ -7,9 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"subjectbroker/audit"
+	"subjectbroker/grants/rules"
 	"subjectbroker/proto/place"
 	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
@@ -286,12 +289,76 @@ func (r *recovery) marks() (vault.Marks, error) {
 			return marks, err
 		}
 	}
+	if r.begin != nil {
+		var err error
+		if marks.Meters, err = usedUp(state.Meters, r.counting, r.at); err != nil {
+			return marks, err
+		}
+	}
 	for _, g := range r.spent {
 		marks.Uses[g.ID] = max(g.Uses, state.Uses[g.ID])
 	}
 	marks.HighWater = r.d.clock.mark()
 	marks.BootID, _ = r.d.clock.boot()
 	return marks, nil
+}
+
+// usedUp are meters of which nobody knows what was counted since: of each policy with
+// such limits the budget and the calls of every session, also of the one outside of
+// launches, count as used up. What stopped a session or a server stays. Windows of time
+// pass by themselves.
+func usedUp(raw []byte, policies []rules.Policy, at time.Time) ([]byte, error) {
+	row, err := decodeMeters(raw)
+	if err != nil {
+		return nil, fmt.Errorf("%w: what was counted of calls: %v", vault.ErrIntegrity, err)
+	}
+	row.V = 1
+	row.Events = slices.DeleteFunc(row.Events, func(e storedEvent) bool {
+		return e.What != string(rune(meterKill)) && e.What != string(rune(meterStop))
+	})
+	for i := range policies {
+		p := &policies[i]
+		n := slices.IndexFunc(row.Tallies, func(t storedTally) bool { return t.Subject == p.Subject && t.Server == p.Server })
+		if n < 0 {
+			n = len(row.Tallies)
+			row.Tallies = append(row.Tallies, storedTally{Subject: p.Subject, Server: p.Server})
+		}
+		if err := row.Tallies[n].useUp(p, at); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(row.Tallies, func(a, b storedTally) int { return strings.Compare(a.Subject+"/"+a.Server, b.Subject+"/"+b.Server) })
+	return row.encode(), nil
+}
+
+// useUp is usedUp for one policy.
+func (t *storedTally) useUp(p *rules.Policy, at time.Time) error {
+	limits := &p.Rules.Limits
+	if limits.Budget != nil {
+		t.Spent = max(t.Spent, limits.Budget.Max)
+	}
+	if limits.MaxToolCalls == nil {
+		return nil
+	}
+	if !slices.ContainsFunc(t.Sessions, func(s storedSession) bool { return s.Launch == "" }) {
+		t.Sessions = slices.Insert(t.Sessions, 0, storedSession{Idle: at.UnixMilli(), Meter: (&rules.Meter{}).Append(nil)})
+	}
+	for i := range t.Sessions {
+		s := &t.Sessions[i]
+		meter, err := rules.ParseMeter(s.Meter)
+		if err != nil {
+			return fmt.Errorf("%w: what was counted of calls: %v", vault.ErrIntegrity, err)
+		}
+		if s.Limits != p.LimitsVersion() {
+			meter = &rules.Meter{KilledBy: meter.KilledBy}
+		}
+		meter.Calls = max(meter.Calls, *limits.MaxToolCalls)
+		s.Limits, s.Meter = p.LimitsVersion(), meter.Append(nil)
+		if s.Launch == "" {
+			s.Idle = at.UnixMilli()
+		}
+	}
+	return nil
 }
 
 // slotJournal makes the journals of changes of the vault's slots.
