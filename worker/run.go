@@ -23,14 +23,16 @@ const (
 	closeDeadline   = 500 * time.Millisecond
 )
 
-// Run is one open run on a connection of its own. It is safe for concurrent
-// use. Every error of its methods is a *wire.Error.
+// Run is one open run, on a connection of its own unless Keys opened it. It is safe
+// for concurrent use. Every error of its methods is a *wire.Error.
 type Run struct {
 	// ID is the run's handle, Subject whom the daemon bound it to, Tier what it
 	// probed, Profile what the run is under, empty when under none,
 	// DaemonVersion its version. They do not change. Subject and Profile need not
 	// be those of the Config: inside a launch the launch decides.
 	ID, Subject, Tier, Profile, DaemonVersion string
+	// KeyID is the agent key that it was opened with: no secret. Empty: with none.
+	KeyID string
 	// API is the number that both sides speak.
 	API uint32
 	// MaxContent is the largest content that Acquire returns, in bytes.
@@ -40,6 +42,10 @@ type Run struct {
 	broker brokerv1.BrokerServiceClient
 	over   chan struct{}
 	end    func()
+	// life ends with the run.
+	life context.Context //nolint:containedctx // of a goroutine that follows the run
+	// release gives its place on a shared connection back; nil: it has its own.
+	release func()
 
 	unjudged budget // arguments of calls, over all relays
 	answers  budget // answers of hosted servers, over all relays
@@ -111,14 +117,20 @@ func Open(ctx context.Context, config Config) (*Run, error) {
 		conn.Close()
 		return nil, wire.FromError(err)
 	}
+	return newRun(opened, conn, broker), nil
+}
+
+// newRun is a run that was opened.
+func newRun(opened *brokerv1.OpenRunResponse, conn *grpc.ClientConn, broker brokerv1.BrokerServiceClient) *Run {
 	over := make(chan struct{})
+	life, done := context.WithCancel(context.Background())
 	run := &Run{
 		ID: opened.GetRunId(), Subject: opened.GetSubject(), Tier: opened.GetTier(), DaemonVersion: opened.GetDaemonVersion(),
-		Profile: opened.GetProfile(), API: opened.GetApi(), MaxContent: opened.GetMaxContent(),
-		conn: conn, broker: broker, over: over, end: sync.OnceFunc(func() { close(over) }),
+		Profile: opened.GetProfile(), KeyID: opened.GetKeyId(), API: opened.GetApi(), MaxContent: opened.GetMaxContent(),
+		conn: conn, broker: broker, over: over, end: sync.OnceFunc(func() { close(over); done() }), life: life,
 	}
 	go run.watchConnection()
-	return run, nil
+	return run
 }
 
 // watchConnection ends the run when its connection has broken. The channel may
@@ -126,7 +138,9 @@ func Open(ctx context.Context, config Config) (*Run, error) {
 func (r *Run) watchConnection() {
 	state := r.conn.GetState()
 	for state == connectivity.Ready || state == connectivity.Connecting {
-		r.conn.WaitForStateChange(context.Background(), state) // ends at the latest with conn.Close
+		if !r.conn.WaitForStateChange(r.life, state) { // ends at the latest with the run
+			return
+		}
 		state = r.conn.GetState()
 	}
 	r.end()
@@ -146,6 +160,10 @@ func (r *Run) Close() {
 		_, _ = r.broker.CloseRun(ctx, &brokerv1.CloseRunRequest{RunId: r.ID})
 	}
 	r.end()
+	if r.release != nil {
+		r.release()
+		return
+	}
 	r.conn.Close()
 }
 

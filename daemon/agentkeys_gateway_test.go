@@ -1,0 +1,129 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"subjectbroker/daemon/daemontest"
+	"subjectbroker/proto/agentkey"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+	gatekeeper "subjectbroker/worker"
+	"subjectbroker/worker/client"
+)
+
+// A gateway's side of the socket, over a real daemon: many runs on few connections,
+// each of which ends by itself and alone.
+func TestGatewaysRuns(t *testing.T) {
+	d := daemontest.Start(t)
+	d.AddSubject("one", "two")
+	d.Put("first", "1")
+	d.Put("second", "2")
+	d.Grant("one", "read:first")
+	d.Grant("two", "read:second")
+	oneID, oneKey := mint(t, d, "one", "", 0)
+	_, twoKey := mint(t, d, "two", "", 0)
+	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: client.Places{Home: d.Home, SocketDir: filepath.Join(d.Home, "run")}, Version: "test"})
+	defer keys.Close()
+	p := gatekeeper.Presented{Route: "stateful"}
+	open := func(key []byte) *gatekeeper.Run {
+		t.Helper()
+		run, err := keys.Open(t.Context(), bytes.Clone(key), p)
+		must(t, err)
+		return run
+	}
+	var ones, twos []*gatekeeper.Run
+	for range 10 {
+		ones, twos = append(ones, open(oneKey)), append(twos, open(twoKey))
+	}
+	reads := func(run *gatekeeper.Run, name string) wire.Reason {
+		_, err := run.Acquire(t.Context(), name)
+		return daemontest.Reason(err)
+	}
+	for i := range ones {
+		equal(t, "its own", reads(ones[i], "first"), wire.Allowed)
+		equal(t, "the other's own", reads(twos[i], "second"), wire.Allowed)
+	}
+	equal(t, "the other's", reads(ones[0], "second"), wire.AccessDenied)
+	equal(t, "its key", ones[0].KeyID, oneID)
+	must(t, ones[0].Authenticate(t.Context(), bytes.Clone(oneKey), p))
+	equal(t, "another's key", daemontest.Reason(ones[0].Authenticate(t.Context(), bytes.Clone(twoKey), p)), wire.RunEnded)
+	select {
+	case <-ones[0].Over():
+		t.Error("another's key ended the run")
+	default:
+	}
+	must(t, keys.Check(t.Context(), bytes.Clone(oneKey), p))
+	equal(t, "an unknown key", told(keys.Check(t.Context(), agentkey.New(), p)), "unknown_key")
+	must(t, keys.Report(t.Context(), wire.MissingToken, p))
+	_, err := keys.Open(t.Context(), agentkey.New(), p)
+	equal(t, "a run of an unknown key", told(err), "unknown_key")
+	if _, typed := errors.AsType[*wire.Error](err); !typed {
+		t.Errorf("the error is %T", err)
+	}
+
+	_, err = d.Operator().RevokeAgentKey(t.Context(), &operatorv1.RevokeAgentKeyRequest{Key: oneID})
+	must(t, err)
+	for _, run := range ones {
+		<-run.Over()
+	}
+	for _, run := range twos {
+		equal(t, "of the other key", reads(run, "second"), wire.Allowed)
+		run.Close()
+		<-run.Over()
+	}
+	for _, run := range ones {
+		run.Close()
+	}
+	run := open(twoKey) // places were given back
+	d.Restart()
+	<-run.Over()
+	run.Close()
+	again := open(twoKey)
+	equal(t, "after a restart", reads(again, "second"), wire.Allowed)
+	keys.Close()
+	<-again.Over()
+	again.Close()
+	_, err = keys.Open(t.Context(), bytes.Clone(twoKey), p)
+	equal(t, "after it was closed", daemontest.Reason(err), wire.BrokerUnavailable)
+}
+
+// As many clients as a gateway may have behind it get their runs at once, and a process
+// without a good key does not get as many calls.
+func TestManySessionsOfAGateway(t *testing.T) {
+	const sessions = 200
+	d := daemontest.Start(t)
+	d.AddSubject("worker")
+	d.Put("plan", "x")
+	d.Grant("worker", "read:plan")
+	_, key := mint(t, d, "worker", "", 0)
+	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: client.Places{Home: d.Home, SocketDir: filepath.Join(d.Home, "run")}, Version: "test"})
+	defer keys.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), daemontest.Patience)
+	defer cancel()
+	failed := make(chan error, sessions)
+	var all, opened sync.WaitGroup
+	opened.Add(sessions)
+	for range sessions {
+		all.Go(func() {
+			run, err := keys.Open(ctx, bytes.Clone(key), gatekeeper.Presented{Route: "stateful"})
+			opened.Done()
+			opened.Wait() // all of them are there at once
+			if err == nil {
+				_, err = run.Acquire(ctx, "plan")
+				run.Close()
+			}
+			failed <- err
+		})
+	}
+	all.Wait()
+	for range sessions {
+		if err := <-failed; err != nil {
+			t.Fatal(told(err), err)
+		}
+	}
+}

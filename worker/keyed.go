@@ -1,0 +1,222 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	"subjectbroker/proto/wire"
+)
+
+// runsPerConnection is how many runs of a gateway share a connection. Each has its
+// own stream of changes there, and one for each server whose tools it calls: the
+// daemon takes 32 streams on a connection, and 96 connections of a process.
+const runsPerConnection = 4
+
+// Presented is what comes along with an agent key.
+type Presented struct {
+	// Route is stateful or stateless.
+	Route string
+	// Flags are names of headers that claimed to say who asks and were taken out, as
+	// package agentkey lists them; at most 16.
+	Flags []string
+}
+
+// Keys opens runs for whom agent keys speak: many runs on few connections. It asserts
+// nothing but the key that was presented, and keeps none. Its methods are safe for
+// concurrent use. Their errors are *wire.Error; where the key is not good, Auth says
+// what is wrong with it.
+type Keys struct {
+	config Config
+
+	mu     sync.Mutex
+	conns  []*keyedConn
+	closed bool
+}
+
+// keyedConn is a connection with the number of runs that are, or are about to be, on it.
+type keyedConn struct {
+	runs   int
+	made   chan struct{} // closed when it was made, or could not be
+	err    error         // why it could not be
+	conn   *grpc.ClientConn
+	broker brokerv1.BrokerServiceClient
+}
+
+// NewKeys returns a Keys that has no connection yet. Of config it uses Places, Version
+// and Dial.
+func NewKeys(config Config) *Keys { return &Keys{config: config} }
+
+// Open opens a run for whom the key speaks. The key is not kept. The run ends with its
+// key: revoked, expired or of a disabled subject, and Over is closed then without
+// anybody having to watch it.
+func (ks *Keys) Open(ctx context.Context, key []byte, p Presented) (*Run, error) {
+	ctx, cancel := context.WithTimeout(ctx, openDeadline)
+	defer cancel()
+	c, err := ks.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := c.broker.OpenRun(ctx, &brokerv1.OpenRunRequest{
+		Api: wire.API, ShimVersion: ks.config.plainVersion(),
+		Claim: &brokerv1.OpenRunRequest_AgentKey{AgentKey: &brokerv1.AgentKeyClaim{Key: key, Route: p.Route, Flags: p.Flags}},
+	})
+	if err == nil && opened.GetKeyId() == "" { // a daemon that does not know keys, and opened something else
+		err = otherAPI(opened.GetApi())
+	}
+	if err != nil {
+		ks.give(c)
+		return nil, wire.FromError(err)
+	}
+	run := newRun(opened, c.conn, c.broker)
+	run.release = sync.OnceFunc(func() { ks.give(c) })
+	go func() {
+		if err := run.Watch(run.life, func(Change) {}); err != nil && run.conn.GetState() != connectivity.Ready {
+			run.end()
+		}
+	}()
+	return run, nil
+}
+
+// Check judges a key of which no run is wanted: nil when it is good.
+func (ks *Keys) Check(ctx context.Context, key []byte, p Presented) error {
+	return ks.authenticate(ctx, &brokerv1.AuthenticateRequest{Key: key, Route: p.Route, Flags: p.Flags})
+}
+
+// Report records a request that was refused before anybody was asked, for
+// wire.MissingToken or wire.MalformedToken.
+func (ks *Keys) Report(ctx context.Context, auth wire.Auth, p Presented) error {
+	return ks.authenticate(ctx, &brokerv1.AuthenticateRequest{Refused: string(auth), Route: p.Route, Flags: p.Flags})
+}
+
+func (ks *Keys) authenticate(ctx context.Context, req *brokerv1.AuthenticateRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
+	c, err := ks.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer ks.give(c)
+	if _, err := c.broker.Authenticate(ctx, req); err != nil {
+		return wire.FromError(err)
+	}
+	return nil
+}
+
+// Authenticate judges the key of a further request under a run of Keys: nil when it is
+// good. A good key that is not the run's own is RUN_ENDED, as is any when the run has
+// ended.
+func (r *Run) Authenticate(ctx context.Context, key []byte, p Presented) error {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
+	_, err := r.broker.Authenticate(ctx, &brokerv1.AuthenticateRequest{RunId: r.ID, Key: key, Route: p.Route, Flags: p.Flags})
+	if err != nil {
+		return wire.FromError(err) // and not fail: another one's key does not end the run
+	}
+	return nil
+}
+
+// take reserves a place on a connection that stands or is being made, or makes one.
+func (ks *Keys) take(ctx context.Context) (*keyedConn, error) {
+	c, first, err := ks.reserve()
+	if err != nil {
+		return nil, err
+	}
+	if first {
+		ks.connect(ctx, c)
+	}
+	select {
+	case <-c.made:
+		err = c.err
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		ks.give(c)
+		return nil, wire.FromError(err)
+	}
+	return c, nil
+}
+
+// reserve reserves a place. The first one on a connection has to make it.
+func (ks *Keys) reserve() (c *keyedConn, first bool, err error) {
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	if ks.closed {
+		return nil, false, wire.Deny(wire.BrokerUnavailable)
+	}
+	for _, c := range ks.conns {
+		if c.runs < runsPerConnection && (c.conn == nil || c.stands()) {
+			c.runs++
+			return c, false, nil
+		}
+	}
+	c = &keyedConn{runs: 1, made: make(chan struct{})}
+	ks.conns = append(ks.conns, c)
+	return c, true, nil
+}
+
+// connect makes a connection, for everybody who has a place on it: it does not end
+// with the one who came first.
+func (ks *Keys) connect(ctx context.Context, c *keyedConn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openDeadline)
+	defer cancel()
+	conn, err := ks.config.dial(ctx)
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	defer close(c.made)
+	switch {
+	case err != nil:
+		c.err = err
+	case ks.closed:
+		conn.Close()
+		c.err = wire.Deny(wire.BrokerUnavailable)
+	default:
+		c.conn, c.broker = conn, brokerv1.NewBrokerServiceClient(conn)
+		return
+	}
+	ks.drop(c)
+}
+
+// stands reports whether a connection was made and has not broken. The caller holds mu.
+func (c *keyedConn) stands() bool { return c.conn != nil && c.conn.GetState() == connectivity.Ready }
+
+// drop forgets a connection. The caller holds mu.
+func (ks *Keys) drop(c *keyedConn) {
+	ks.conns = slices.DeleteFunc(ks.conns, func(other *keyedConn) bool { return other == c })
+	if c.conn != nil {
+		c.conn.Close()
+	}
+}
+
+// give gives a place back. A connection that nothing is on is closed, unless it is
+// the only one and stands.
+func (ks *Keys) give(c *keyedConn) {
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	if c.runs--; c.runs > 0 {
+		return
+	}
+	spare := func(other *keyedConn) bool { return other != c && other.stands() }
+	if !ks.closed && c.stands() && !slices.ContainsFunc(ks.conns, spare) {
+		return
+	}
+	ks.drop(c)
+}
+
+// Close closes every connection, and with them all runs.
+func (ks *Keys) Close() {
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	ks.closed = true
+	for _, c := range ks.conns {
+		if c.conn != nil {
+			c.conn.Close()
+		}
+	}
+	ks.conns = nil
+}
