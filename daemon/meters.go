@@ -479,9 +479,10 @@ func (m *meters) settle(seq, last uint64) (charges map[string]uint64) {
 	return charges
 }
 
-// forget drops the sessions of launches that are over and what was counted under
-// policies that are gone.
-func (m *meters) forget(find findPolicy, open func(launch string) bool) {
+// forget drops the sessions of launches that are over, what was counted under policies
+// that are gone, and that a server was stopped of which nobody knows any more: what is
+// left is bounded by the policies, the open launches and relays, and the stopped servers.
+func (m *meters) forget(find findPolicy, open func(launch string) bool, runs func(subject, server string) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	waits := map[policyKey]bool{} // of which something is to be counted yet
@@ -491,6 +492,9 @@ func (m *meters) forget(find findPolicy, open func(launch string) bool) {
 	for _, ts := range []tallies{m.live, m.settled} {
 		for k, t := range ts {
 			none := find(k.subject, k.server) == nil
+			if t.killedBy != "" && !runs(k.subject, k.server) {
+				t.killedBy = ""
+			}
 			maps.DeleteFunc(t.sessions, func(launch string, s *metered) bool {
 				return s.relays == 0 && (none || launch != "" && !open(launch))
 			})

@@ -333,7 +333,7 @@ var errLooked = errors.New("the counters were looked at")
 // charged to may be ahead of it, for its entry has its number.
 func (d *Daemon) countMarks(log *audit.Log, marks *vault.Marks) {
 	st := d.state()
-	policies, launches := st.policyFinder(), st.launchFinder()
+	policies, launches, servers := st.policyFinder(), st.launchFinder(), st.serverFinder()
 	var last uint64 // the newest entry that has its place
 	look := func() {
 		st.mu.RLock()
@@ -352,7 +352,7 @@ func (d *Daemon) countMarks(log *audit.Log, marks *vault.Marks) {
 	for id, n := range st.meters.settle(marks.Checkpoint.Seq, last) {
 		marks.Uses[id] -= min(n, marks.Uses[id])
 	}
-	st.meters.forget(policies, launches)
+	st.meters.forget(policies, launches, servers)
 	marks.Meters = st.meters.encode(d.clock.now())
 }
 
@@ -365,6 +365,20 @@ func (s *state) launchFinder() func(launch string) bool {
 		known[id] = true
 	}
 	return func(launch string) bool { return known[launch] }
+}
+
+// serverFinder says whether a server is run for a subject, without a lock.
+func (s *state) serverFinder() func(subject, server string) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	subjects, servers := map[string]bool{}, map[string]bool{}
+	for _, one := range s.set.Subjects() {
+		subjects[one.Name] = true
+	}
+	for name, one := range s.servers {
+		servers[name] = one.Hosted
+	}
+	return func(subject, server string) bool { return subjects[subject] && servers[server] }
 }
 
 // policyFinder finds policies as they are now, without a lock.

@@ -136,7 +136,7 @@ func TestWhatWasCountedComesBack(t *testing.T) {
 				for id, n := range m.settle(at, uint64(len(log))) {
 					marked[id] -= n
 				}
-				m.forget(find, open)
+				m.forget(find, open, func(string, string) bool { return true })
 				row = m.encode(now)
 			}
 		}
@@ -168,15 +168,15 @@ func TestWhatWasCountedComesBack(t *testing.T) {
 		if again.uses["g"] != uses["g"] {
 			t.Errorf("the grant was used %d times, and comes back with %d", uses["g"], again.uses["g"])
 		}
-		m.forget(find, open)
-		again.meters.forget(find, open)
+		m.forget(find, open, func(string, string) bool { return true })
+		again.meters.forget(find, open, func(string, string) bool { return true })
 		got, want := spoken(again.meters.live), spoken(m.live)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("what was counted (-before +after):\n%s", diff)
 		}
 		again.meters.settle(uint64(len(log)), uint64(len(log)))
 		m.settle(uint64(len(log)), uint64(len(log)))
-		m.forget(find, open)
+		m.forget(find, open, func(string, string) bool { return true })
 		if diff := cmp.Diff(want, spoken(m.settled)); diff != "" {
 			t.Errorf("the copy for the vault of the one who counted (-want +got):\n%s", diff)
 		}
@@ -322,5 +322,53 @@ func TestStoredMeters(t *testing.T) {
 		if err := newState().recount([]byte(bad), nil); err == nil {
 			t.Errorf("%s is counted", name)
 		}
+	}
+}
+
+// What the vault remembers of calls does not grow with what there was: launches that
+// ended, policies, subjects and servers that were removed leave nothing.
+func TestMetersAreBounded(t *testing.T) {
+	m, policy := newMeters(), meterPolicy(t)
+	policies, launches, servers := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	seq := uint64(0)
+	settle := func() []byte {
+		m.settle(seq, seq)
+		m.forget(func(subject, server string) *rules.Compiled {
+			if policies[subject+"/"+server] {
+				return policy
+			}
+			return nil
+		}, func(launch string) bool { return launches[launch] }, func(_, server string) bool { return servers[server] })
+		return m.encode(now)
+	}
+	most := 0
+	for n := range 300 {
+		subject, server, launch := fmt.Sprint("s", n%7), fmt.Sprint("srv", n%5), fmt.Sprint("l", n)
+		key := subject + "/" + server
+		policies[key], launches[launch], servers[server] = true, true, true
+		for _, launch := range []string{"", launch} {
+			for _, what := range []meterWhat{meterOpen, meterDone, meterStop, meterClose} {
+				seq++
+				m.note(meterEvent{what: what, seq: seq, subject: subject, server: server, launch: launch, tool: "a", at: now, end: rules.EndTransport, killedBy: rules.BudgetPolicy, policy: policy})
+			}
+		}
+		size := len(settle())
+		if size == 0 {
+			t.Fatal("nothing is remembered: this shows nothing")
+		}
+		most = max(most, size)
+		delete(launches, launch)
+		delete(policies, key)
+		delete(servers, server)
+		// A kill whose entry comes after the end of all that it is about.
+		seq++
+		m.note(meterEvent{what: meterStop, seq: seq, subject: subject, server: server, at: now, killedBy: rules.BudgetPolicy})
+		if row := settle(); len(row) > 0 {
+			t.Fatalf("after %d: %s", n, row)
+		}
+	}
+	if len(m.live)+len(m.settled)+len(m.since) > 0 || most > 4096 {
+		t.Errorf("%d and %d are counted, %d wait, %d bytes at most", len(m.live), len(m.settled), len(m.since), most)
 	}
 }
