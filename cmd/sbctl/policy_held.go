@@ -218,6 +218,8 @@ type policyRmCmd struct {
 func (policyRmCmd) Help() string {
 	return `Calls have then no limits but their grants, and what the policy has counted is gone.
 Asks first, or needs --yes. A document that still holds the policy brings it back.
+Where a rule of it asks a person, whoever removes or resets it needs the operator's
+passphrase, or to be another operator's uid.
 
 Examples:
   sbctl policy rm coder github`
