@@ -60,17 +60,24 @@ type Span struct{ Begin, End int }
 // keyBody is a piece of what stands inside a private key.
 var keyBody = regexp.MustCompile(`[A-Za-z0-9+/=_-]{16,}`)
 
+// keyLine is how long a line of a private key is at least, in bytes, but for the
+// last one. A shorter piece may be a path or an option that only stands near.
+const keyLine = 40
+
 // Spans says where in b what looks like a token or a private key is, in order and
 // apart from each other: that alone is not to be shown. Of a private key it is the
-// first line and whatever long pieces without space follow, so that nothing else is
-// hidden by standing beside one.
+// first line, whatever pieces without space follow that are as long as its lines, and
+// a shorter one on the line right after, so that nothing else is hidden by standing
+// beside one.
 func Spans(b []byte) []Span {
 	var all []Span
 	key := len(b)
+	ends := map[int]bool{} // of what belongs to a key
 	for _, credential := range credentials {
 		for _, at := range credential.shape.FindAllIndex(b, -1) {
 			if credential.what == aPrivateKey {
 				key = min(key, at[0])
+				ends[at[1]] = true
 			}
 			end := at[1]
 			for end < len(b) && isTokenByte(b[end]) { // perhaps another one, without space between
@@ -80,9 +87,33 @@ func Spans(b []byte) []Span {
 		}
 	}
 	for _, at := range keyBody.FindAllIndex(b[key:], -1) {
-		all = append(all, Span{key + at[0], key + at[1]})
+		begin, end := key+at[0], key+at[1]
+		if end-begin >= keyLine || ends[lineBefore(b, begin)] {
+			ends[end] = true
+			all = append(all, Span{begin, end})
+		}
 	}
 	return Apart(all)
+}
+
+// lineBefore is where the line ends before the one that begins with b[at], -1 when
+// something else stands before it in its line. A line may end in an escape.
+func lineBefore(b []byte, at int) int {
+	ends := at < len(b) && (b[at] == 'n' || b[at] == 'r') && at > 0 && b[at-1] == '\\'
+	for at > 0 {
+		switch b[at-1] {
+		case '\n', '\r':
+			ends = true
+		case ' ', '\t', '\\':
+		default:
+			if !ends {
+				return -1
+			}
+			return at
+		}
+		at--
+	}
+	return -1
 }
 
 func isTokenByte(c byte) bool {

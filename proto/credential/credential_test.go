@@ -29,8 +29,16 @@ func TestSpans(t *testing.T) {
 		"": "", "prose": "prose",
 		"say " + token + " twice " + token + "!":                            "say # twice #!",
 		"-----BEGIN PRIVATE KEY-----\n" + body + "\n" + body + "\nrm -rf /": "#\n#\n#\nrm -rf /",
-		body + " is no key":             body + " is no key",
-		"Bearer " + token + token + ".": "Bearer #.",
+		body + " is no key": body + " is no key",
+		"-----BEGIN PRIVATE KEY-----\n" + body + "\nshort0123456789=\n-----END PRIVATE KEY-----":     "#\n#\n#\n-----END PRIVATE KEY-----",
+		`-----BEGIN PRIVATE KEY-----\n` + body + `\nshort0123456789=`:                                `#\#\#`,
+		"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n" + body + "\nshorter0123456789": "#\nProc-Type: 4,ENCRYPTED\n\n#\n#",
+		// What only stands near a key is shown: it is what a person has to see.
+		"echo -----BEGIN PRIVATE KEY-----; rm -rf --no-preserve-root /home/user/documents": "echo #; rm -rf --no-preserve-root /home/user/documents",
+		"rm -- -----BEGIN PRIVATE KEY----- /home/user/documents":                           "rm -- # /home/user/documents",
+		"-----BEGIN PRIVATE KEY-----\n" + body + " /home/user/documents":                   "#\n# /home/user/documents",
+		"-----BEGIN PRIVATE KEY-----\n" + body + "\nrm\n/home/user/documents":              "#\n#\nrm\n/home/user/documents",
+		"Bearer " + token + token + ".":                                                    "Bearer #.",
 	} {
 		got, from := "", 0
 		for _, s := range credential.Spans([]byte(text)) {
