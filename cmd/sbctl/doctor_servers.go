@@ -204,7 +204,7 @@ func (a *app) probeBypass() []probe {
 }
 
 func judgeBypass(path string, servers *agents.Servers) (p probe, found bool) {
-	subject := ""
+	subject, hostable := "", false
 	var direct []string
 	for _, s := range servers.List {
 		switch {
@@ -214,14 +214,19 @@ func judgeBypass(path string, servers *agents.Servers) (p probe, found bool) {
 		case wrapped(s.Command):
 		case !slices.Contains(direct, s.Name):
 			direct = append(direct, ui.Safe(s.Name))
+			hostable = hostable || s.Why == ""
 		}
 	}
 	if subject == "" || len(direct) == 0 {
 		return probe{}, false
 	}
-	return probe{"bypass", probeWarn,
-		fmt.Sprintf("%s starts %s beside sb-mcp: what %s does there is judged and recorded by nobody", path, listed(direct), subject),
-		"sbctl import mcp-config " + shellQuote(path) + " --host --rewrite --subject " + shellQuote(subject)}, true
+	p = probe{"bypass", probeWarn, fmt.Sprintf("%s starts %s beside sb-mcp: what %s does there is judged and recorded by nobody", path, listed(direct), subject), ""}
+	if hostable {
+		p.Fix = "sbctl import mcp-config " + shellQuote(path) + " --host --rewrite --subject " + shellQuote(subject)
+	} else {
+		p.Summary += "; the agent alone can run it, and may do so behind sb-mcp wrap where it is a command"
+	}
+	return p, true
 }
 
 // wrapped says whether a command is that of "sb-mcp wrap".

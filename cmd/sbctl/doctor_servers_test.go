@@ -71,7 +71,8 @@ func TestProbePolicies(t *testing.T) {
 func TestProbeBypass(t *testing.T) {
 	const shim = `"sb": {"command": "/o/sb-mcp", "args": ["--subject", "s"]}`
 	for name, test := range map[string]struct{ servers, want string }{
-		"beside it":    {shim + `, "x": {"command": "x"}, "y": {"url": "https://y"}`, "starts x, y beside sb-mcp: what s does"},
+		"beside it":    {shim + `, "x": {"command": "x"}, "y": {"url": "https://y"}`, "starts x, y beside sb-mcp: what s does there is judged and recorded by nobody → sbctl import"},
+		"not to host":  {shim + `, "x": {"type": "sse", "url": "https://x"}`, "recorded by nobody; the agent alone can run it, and may do so behind sb-mcp wrap where it is a command"},
 		"alone":        {shim, ""},
 		"no shim":      {`"x": {"command": "x"}`, ""},
 		"switched off": {shim + `, "x": {"command": "x", "disabled": true}`, ""},
@@ -90,8 +91,8 @@ func TestProbeBypass(t *testing.T) {
 			t.Fatal(err)
 		}
 		p, found := judgeBypass(path, servers)
-		if found != (test.want != "") || !strings.Contains(p.Summary, test.want) {
-			t.Errorf("%s: %v %s", name, found, p.Summary)
+		if got := said([]probe{p}); found != (test.want != "") || found && !strings.Contains(got, test.want) || strings.Contains(got, "wrap") && p.Fix != "" {
+			t.Errorf("%s: %v %s", name, found, got)
 		}
 	}
 }
