@@ -424,3 +424,112 @@ func TestKeeperRelay(t *testing.T) {
 		t.Errorf("for nobody: %v", err)
 	}
 }
+
+// A call is begun at once where that waits for nobody. Otherwise the daemon hears
+// nothing of it, and it can be begun as every other.
+func TestTryBegin(t *testing.T) {
+	b := workertest.Start(t)
+	b.OnCall(func(ctx context.Context, _ *brokerv1.RelayOpen, c *brokerv1.RelayCall, _ func(*brokerv1.RelayResponse)) *brokerv1.RelayVerdict {
+		if c.GetTool() == "slow" {
+			<-ctx.Done()
+			return nil
+		}
+		return &brokerv1.RelayVerdict{Forward: true}
+	})
+	r := relay(t, b, worker.RelayConfig{Mode: worker.Wrapped})
+	try := func(c worker.RelayCall) (*worker.RelayPending, bool) {
+		t.Helper()
+		p, ok, err := r.TryBegin(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, ok
+	}
+	p, ok := try(call("a", `{"n":1}`))
+	if !ok {
+		t.Fatal("nobody waits, and it is not begun")
+	}
+	if v, err := p.Verdict(t.Context()); err != nil || !v.Forward {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if _, ok := try(call("large", `{"s":"`+strings.Repeat("x", 8<<10)+`"}`)); ok {
+		t.Error("a large call is begun")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for n := 0; ; n++ {
+		if _, ok, err := r.TryBegin(ctx, call("slow", "{}")); err != nil {
+			t.Fatal(err)
+		} else if !ok {
+			break
+		}
+		if n == 100 {
+			t.Fatal("however many wait, one more is begun")
+		}
+	}
+	if v, err := r.Judge(t.Context(), call("b", "{}")); err != nil || !v.Forward {
+		t.Errorf("begun as every other: %+v, %v", v, err)
+	}
+	for _, said := range b.Relayed() {
+		if strings.Contains(said, "large") {
+			t.Errorf("the daemon heard %.40s", said)
+		}
+	}
+}
+
+// Whoever has Decided hears, once and in the order of the calls, that the verdict
+// does not wait, and what it is; also of a call whose client gives up.
+func TestDecided(t *testing.T) {
+	const calls = 100
+	b := workertest.Start(t)
+	b.OnCall(func(ctx context.Context, _ *brokerv1.RelayOpen, c *brokerv1.RelayCall, tell func(*brokerv1.RelayResponse)) *brokerv1.RelayVerdict {
+		if c.GetTool() == "gated" {
+			tell(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Waiting{Waiting: &brokerv1.RelayWaiting{Id: c.GetId(), ApprovalId: "card"}}})
+			<-ctx.Done()
+			return nil
+		}
+		return &brokerv1.RelayVerdict{Forward: c.GetTool() != "no"}
+	})
+	r := relay(t, b, worker.RelayConfig{Mode: worker.Wrapped})
+	type word struct {
+		call     int
+		forwards bool
+	}
+	heard := make(chan word, calls+2)
+	begin := func(ctx context.Context, number int, tool string) *worker.RelayPending {
+		t.Helper()
+		c := call(tool, "{}")
+		c.Decided = func(p *worker.RelayPending) { heard <- word{number, p.Forwards()} }
+		p, ok, err := r.TryBegin(ctx, c)
+		if !ok && err == nil {
+			p, err = r.Begin(ctx, c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	gated := begin(ctx, -1, "gated")
+	<-gated.Asked()
+	for i := range calls {
+		tool := "yes"
+		if i%10 == 9 {
+			tool = "no"
+		}
+		p := begin(t.Context(), i, tool)
+		if got, want := <-heard, (word{i, tool == "yes"}); got != want {
+			t.Fatalf("heard %+v, want %+v", got, want)
+		}
+		if v, err := p.Verdict(t.Context()); err != nil || v.Forward != (tool == "yes") {
+			t.Errorf("call %d: %+v, %v", i, v, err)
+		}
+	}
+	giveUp()
+	if got := <-heard; got != (word{-1, false}) {
+		t.Errorf("heard %+v of the one that was given up", got)
+	}
+	if _, err := gated.Verdict(ctx); err == nil {
+		t.Error("there is a verdict")
+	}
+}

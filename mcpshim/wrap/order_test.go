@@ -8,6 +8,7 @@ import (
 
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	"subjectbroker/proto/wire"
+	"subjectbroker/worker/workertest"
 )
 
 // Calls that a client sends without waiting come to the daemon, and those that are
@@ -56,4 +57,26 @@ func TestPipelinedCallsKeepTheirOrder(t *testing.T) {
 		t.Errorf("%d calls came, of %d", at, len(want))
 	}
 	k.close()
+}
+
+// A server that does not read holds up what goes to it, in its order, and nothing
+// else: the daemon's word that the session is over is heard.
+func TestServerDoesNotRead(t *testing.T) {
+	const calls = 90
+	b := broker(t)
+	k := wrapStub(t, b)
+	k.ask(tool("0", "busy"))
+	word := strings.Repeat("x", 2<<10) // more than a pipe holds, together
+	for i := range calls {
+		k.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"a","arguments":{"word":"%s"}}}`, i+1, word))
+	}
+	workertest.Eventually(t, "more calls than the server takes", func() bool { return len(b.Relayed()) > 1+1+32 })
+	b.Kill("killed", "DeniedToolsPolicy")
+	rest, code := k.rest()
+	if code != 1 {
+		t.Errorf("code %d", code)
+	}
+	if n := strings.Count(rest, `"code":-32000,"message":"killed"`); n != calls {
+		t.Errorf("%d calls were answered with the end, of %d", n, calls)
+	}
 }

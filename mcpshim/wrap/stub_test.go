@@ -118,6 +118,9 @@ func act(id json.RawMessage, method, tool, cursor string, line []byte, in *bufio
 		signal.Ignore(syscall.SIGTERM)
 		result(`{"content":[]}`)
 		time.Sleep(time.Minute)
+	case tool == "busy":
+		result(`{"content":[]}`)
+		time.Sleep(time.Minute)
 	case tool == "environment":
 		encoded, _ := json.Marshal(os.Environ())
 		result(`{"content":` + string(encoded) + `}`)
