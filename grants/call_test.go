@@ -63,7 +63,7 @@ func TestCallsAgainstModel(t *testing.T) {
 		if rapid.IntRange(0, 2).Draw(t, "later") == 0 { // after the run opened
 			putTool()
 		}
-		for range 6 {
+		for range 24 { // enough of them that every cause comes up
 			r := anyRequest(t)
 			r.Subject, r.Tool, r.Tier, r.Capability = "a", "", Sandboxed, Capability{Call, rapid.SampledFrom(someTools).Draw(t, "called")}
 			if rapid.Bool().Draw(t, "under the profile") {
