@@ -15,6 +15,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -58,6 +59,7 @@ type Config struct {
 	alone   bool           // this process is there for nothing else
 	roots   *x509.CertPool // nil: the system's
 	silence time.Duration  // zero: silencePatience
+	rest    time.Duration  // zero: relistPause
 }
 
 // Main is `sb-mcp host`: Run on descriptor 3, from the root directory. It returns
@@ -323,7 +325,7 @@ func (h *host) relist(ctx context.Context, session *session, way link, g greetin
 		}
 		select {
 		case <-changes:
-			rested = time.After(relistPause)
+			rested = time.After(cmp.Or(h.config.rest, relistPause))
 		case <-session.look:
 		case <-rested:
 			rested = nil

@@ -34,7 +34,7 @@ func hostileTools(mode, cursor string) string {
 	case "deep":
 		return `{"tools":[{"name":"fine"},{"name":"deep","inputSchema":` + strings.Repeat(`{"a":`, 100_000) + `1` + strings.Repeat(`}`, 100_000) + `}]}`
 	case "wide":
-		return `{"tools":[{"name":"fine"},{"name":"wide","inputSchema":{"enum":[` + strings.Repeat("0,", 1<<20) + `0]}}]}`
+		return `{"tools":[{"name":"fine"},{"name":"wide","inputSchema":{"enum":[` + strings.Repeat("0,", 400_000) + `0]}}]}`
 	}
 	return `{"tools":[{"name":"fine"},{"name":"ids"}]}`
 }
@@ -78,7 +78,7 @@ func hostileCall(id json.RawMessage, name string, result func(string), changing 
 		result(`{"content":["right"]}`)
 		result(`{"content":["twice"]}`)
 	case "flood": // what nobody asked for, and questions that nobody answers
-		for range 20_000 {
+		for range 3000 {
 			changing()
 			fmt.Println(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`)
 			fmt.Println(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
@@ -134,7 +134,7 @@ func TestHostileLists(t *testing.T) {
 
 // Whatever else it says, a call has one answer, and the next one works.
 func TestHostileAnswers(t *testing.T) {
-	d := serve(t, stubStart(t, "hostile", ""), Config{})
+	d := serve(t, stubStart(t, "hostile", ""), Config{rest: time.Hour})
 	d.greeted()
 	for _, tc := range []struct {
 		tool, want string
@@ -161,28 +161,28 @@ func TestHostileAnswers(t *testing.T) {
 			t.Fatalf("%v", m)
 		}
 	}
-	if lists > 20 { // one a second, on a machine that is slow
+	if lists > 1 {
 		t.Errorf("listed %d times for one flood", lists)
 	}
 }
 
-// A server that says after each list that it has another one is listed once a second,
+// A server that says after each list that it has another one is listed after a rest,
 // and at once when the operator looks.
 func TestRestlessList(t *testing.T) {
-	d := serve(t, stubStart(t, "hostile", "restless"), Config{})
+	d := serve(t, stubStart(t, "hostile", "restless"), Config{rest: time.Hour})
 	d.greeted()
 	d.listed() // the first change
-	began := time.Now()
 	for range 20 {
 		d.send(&hostv1.HostRequest{Message: &hostv1.HostRequest_List{List: &hostv1.List{}}})
 		d.listed()
 	}
-	asked := time.Since(began)
-	began = time.Now()
-	d.listed()
-	d.listed()
-	if changed := time.Since(began); changed < relistPause-asked {
-		t.Errorf("listed twice within %s", changed)
+	if got, end := d.ask("fine", `{}`); end != hostv1.End_END_OK { // and no list comes before it
+		t.Errorf("%v %s", end, got)
+	}
+	often := serve(t, stubStart(t, "hostile", "restless"), Config{rest: time.Millisecond})
+	often.greeted()
+	for range 5 { // the control: without a rest there is no end of it
+		often.listed()
 	}
 }
 
@@ -205,7 +205,7 @@ func TestHostileSite(t *testing.T) {
 	other := newSite(t, plainHTTP)
 	var bomb bytes.Buffer
 	zipped := gzip.NewWriter(&bomb)
-	_, _ = io.Copy(zipped, io.LimitReader(endless{}, 256<<20))
+	_, _ = io.Copy(zipped, io.LimitReader(endless{}, 8<<20))
 	zipped.Close()
 	answer := func(w http.ResponseWriter, kind, text string) {
 		w.Header().Set("Content-Type", kind)

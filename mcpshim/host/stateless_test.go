@@ -290,9 +290,9 @@ func TestBindings(t *testing.T) {
 		{"bad", `{"a":"x","b":"y"}`, nil},
 		{"none", `{"region":"eu"}`, nil},
 	} {
-		var got [][2]string
-		for _, h := range s.headersOfCall(&hostv1.Call{Tool: tc.tool, Arguments: []byte(tc.arguments)})[3:] {
-			got = append(got, h)
+		got := s.headersOfCall(&hostv1.Call{Tool: tc.tool, Arguments: []byte(tc.arguments)})[3:]
+		if len(got) == 0 {
+			got = nil
 		}
 		if len(got) == 2 && got[0][0] > got[1][0] { // a schema has no order
 			got[0], got[1] = got[1], got[0]
