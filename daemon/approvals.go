@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,8 @@ type gateAsk struct {
 	// wait is how long the caller waits for an answer; 0: approvalWait. Less than 0:
 	// not at all.
 	wait time.Duration
+	// share says that identical calls that wait at the same time share a card.
+	share bool
 	// waiting is called, at most once, when the wait begins; nil: nobody is told.
 	waiting func(approvalID string)
 
@@ -290,12 +293,12 @@ func (d *Daemon) cardFor(g *gateAsk, k cardKey, attached *card) (*card, gateAnsw
 	a := d.approvals
 	at := d.clock.read()
 	a.mu.Lock()
-	if c := a.byKey[k]; c != nil && c.expires.passed(at) {
+	if slices.ContainsFunc(a.byKey[k], func(c *card) bool { return c.expires.passed(at) }) {
 		a.mu.Unlock()
 		d.sweep()
 		a.mu.Lock()
 	}
-	if c := a.byKey[k]; c != nil {
+	if c := a.cardOf(g, k, attached); c != nil {
 		if c != attached {
 			c.asked = a.note(k.topic(), at.now)
 			c.waiting++
@@ -317,7 +320,7 @@ func (d *Daemon) cardFor(g *gateAsk, k cardKey, attached *card) (*card, gateAnsw
 		id: d.newCardID(), key: k, run: g.run, why: g.why, created: at.now, expires: at.in(approvalLife), changed: make(chan struct{}), waiting: 1,
 	}
 	c.asked = a.note(k.topic(), at.now)
-	a.cards[c.id], a.byKey[k] = c, c
+	a.cards[c.id], a.byKey[k] = c, append(a.byKey[k], c)
 	a.release(attached)
 	a.mu.Unlock()
 
@@ -340,6 +343,25 @@ func (d *Daemon) cardFor(g *gateAsk, k cardKey, attached *card) (*card, gateAnsw
 	a.set(c, cardPending)
 	a.wake() // what it is about may have changed meanwhile
 	return c, gateAnswer{}, nil
+}
+
+// cardOf is the card that a request attaches to; nil: a new one. A retry attaches to
+// the card of the call that it repeats, for which nobody waits any more; of identical
+// requests that wait at the same time each has a card of its own, unless the operator
+// chose that they share one, or they are reads of the same content. One that does not
+// wait cannot be told from a retry. The caller holds mu.
+func (a *approvals) cardOf(g *gateAsk, k cardKey, attached *card) (found *card) {
+	for _, c := range a.byKey[k] {
+		if c == attached {
+			return c
+		}
+		if c.waiting == 0 || g.wait < 0 || g.share || g.resource != "" {
+			if found == nil || c.state == cardApproved && found.state != cardApproved {
+				found = c
+			}
+		}
+	}
+	return found
 }
 
 // newCardID returns an id that neither a card nor a grant nor a standing answer has.
@@ -418,7 +440,7 @@ func (a *approvals) replayed(c *card, given bool) {
 func (a *approvals) detached(c *card) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.byKey[c.key] != c && !c.state.over()
+	return !slices.Contains(a.byKey[c.key], c) && !c.state.over()
 }
 
 // errNotThere stops an entry that would tell of what did not happen.

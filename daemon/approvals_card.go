@@ -211,9 +211,9 @@ func (k cardKey) describe(e *audit.Entry) {
 // the daemon that asked. The zero value is ready.
 type approvals struct {
 	mu       sync.Mutex
-	cards    map[string]*card  // that are not over, and settled ones whose answer nobody got
-	byKey    map[cardKey]*card // those that the same request attaches to
-	ended    []*card           // newest last
+	cards    map[string]*card    // that are not over, and settled ones whose answer nobody got
+	byKey    map[cardKey][]*card // those that the same request attaches to
+	ended    []*card             // newest last
 	history  map[cardTopic]*askings
 	kept     int                     // bytes of answers
 	held     map[string]int          // uses of standing answers that are under way
@@ -226,7 +226,7 @@ type approvals struct {
 
 func newApprovals() *approvals {
 	return &approvals{
-		cards: map[string]*card{}, byKey: map[cardKey]*card{}, history: map[cardTopic]*askings{}, held: map[string]int{}, reads: map[*run]int{}, left: map[askerKey][]deadline{},
+		cards: map[string]*card{}, byKey: map[cardKey][]*card{}, history: map[cardTopic]*askings{}, held: map[string]int{}, reads: map[*run]int{}, left: map[askerKey][]deadline{},
 		watchers: map[*cardWatcher]struct{}{}, wakes: make(chan struct{}, 1),
 	}
 }
@@ -289,7 +289,11 @@ func (a *approvals) drop(c *card) {
 
 // detach makes the next request of the same key another one. The caller holds mu.
 func (a *approvals) detach(c *card) {
-	if a.byKey[c.key] == c {
+	i := slices.Index(a.byKey[c.key], c)
+	if i < 0 {
+		return
+	}
+	if a.byKey[c.key] = slices.Delete(a.byKey[c.key], i, i+1); len(a.byKey[c.key]) == 0 {
 		delete(a.byKey, c.key)
 	}
 }

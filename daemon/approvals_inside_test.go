@@ -129,7 +129,7 @@ func (k *desk) ask(args string) gateAsk {
 	pin, _ := k.state().pinOf("files", "write")
 	return gateAsk{
 		run: k.run, server: "files", tool: "write", capability: "call:files/write", args: []byte(args), argsDigest: k.digestArgs([]byte(args)),
-		pin: pin, why: "the grant says so", wait: patience,
+		pin: pin, why: "the grant says so", wait: patience, share: true,
 	}
 }
 
@@ -266,6 +266,65 @@ func TestManyWaitForOneAnswer(t *testing.T) {
 			if n := len(k.entries(kindApprovalRun)); int64(n) != tc.want {
 				t.Errorf("the log has %d uses, want %d", n, tc.want)
 			}
+		})
+	}
+}
+
+// Identical calls that wait at the same time have a request each, unless the operator
+// chose that they share one; a retry of a call that nobody waits for any more attaches
+// to its request in both cases, and so does one that does not wait.
+func TestParallelCallsShareWhereTheOperatorChose(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		t.Run(fmt.Sprint(share), func(t *testing.T) {
+			k := newDesk(t, t.TempDir())
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var calls sync.WaitGroup
+			defer calls.Wait()
+			ask := func() {
+				g := k.ask(`{"n":1}`)
+				g.share = share
+				waits := ctx
+				calls.Go(func() { _, _ = k.gateOn(waits, g) })
+			}
+			open := func() (cards, waiting int) {
+				list, err := k.op().ListApprovals(k.ctx, &operatorv1.ListApprovalsRequest{})
+				k.must(list, err)
+				for _, a := range list.GetApprovals() {
+					cards, waiting = cards+1, waiting+int(a.GetWaiting())
+				}
+				return cards, waiting
+			}
+			want := 3
+			if share {
+				want = 1
+			}
+			until := func(when string, cards, waiting int) {
+				t.Helper()
+				gotCards, gotWaiting := open()
+				for end := time.Now().Add(patience); (gotCards != cards || gotWaiting != waiting) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+					gotCards, gotWaiting = open()
+				}
+				if gotCards != cards || gotWaiting != waiting {
+					t.Fatalf("%s: %d requests with %d callers, want %d and %d", when, gotCards, gotWaiting, cards, waiting)
+				}
+			}
+			for range 3 {
+				ask()
+			}
+			until("three at once", want, 3)
+			k.pending(`{"n":1}`) // does not wait
+			until("and one that does not wait", want, 3)
+			cancel()
+			calls.Wait()
+			until("when nobody waits", want, 0)
+			ctx, cancel = context.WithCancel(t.Context())
+			defer cancel()
+			for range 3 {
+				ask()
+			}
+			until("three retries", want, 3)
+			cancel()
 		})
 	}
 }

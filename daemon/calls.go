@@ -358,7 +358,7 @@ func (a *callAsk) person(_ context.Context, capability grants.Capability, v verd
 		pin: a.pin, why: a.d.whyGated(a.run, v.grant, a.call.server+"/"+a.call.tool), waiting: a.wait,
 	}
 	if a.policy != nil {
-		g.policy = a.policy.Version()
+		g.policy, g.share = a.policy.Version(), a.policy.Policy().ShareApprovals
 		if g.wait = a.policy.Policy().ApprovalWait; g.wait == 0 {
 			g.wait = -1
 		}

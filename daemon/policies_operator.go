@@ -87,7 +87,7 @@ func (s *state) policyMessage(p *rules.Policy) (*operatorv1.Policy, error) {
 		observe = until
 	}
 	return &operatorv1.Policy{
-		Subject: p.Subject, Server: p.Server, Audit: string(p.Audit), ApprovalWaitMs: uint64(p.ApprovalWait / time.Millisecond),
+		Subject: p.Subject, Server: p.Server, Audit: string(p.Audit), ApprovalWaitMs: uint64(p.ApprovalWait / time.Millisecond), ShareApprovals: p.ShareApprovals,
 		Version: p.Version(), Rules: text, Owner: p.Owner, Meters: s.meters.of(p.Subject, p.Server), ObserveUntil: millis(observe),
 	}, nil
 }

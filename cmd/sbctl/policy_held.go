@@ -24,6 +24,7 @@ type policyView struct {
 	Server         string      `json:"server"`
 	Audit          string      `json:"audit"`
 	ApprovalWaitMs uint64      `json:"approvalWaitMs"`
+	ShareApprovals bool        `json:"shareApprovals,omitempty"`
 	Policy         string      `json:"policy"` // its version, as entries name it
 	ObserveUntil   string      `json:"observeUntil,omitempty"`
 	Owner          string      `json:"owner,omitempty"`
@@ -33,7 +34,7 @@ type policyView struct {
 
 func viewPolicy(p *operatorv1.Policy) policyView {
 	view := policyView{
-		SubjectID: p.GetSubject(), Server: p.GetServer(), Audit: p.GetAudit(), ApprovalWaitMs: p.GetApprovalWaitMs(), Policy: p.GetVersion(),
+		SubjectID: p.GetSubject(), Server: p.GetServer(), Audit: p.GetAudit(), ApprovalWaitMs: p.GetApprovalWaitMs(), ShareApprovals: p.GetShareApprovals(), Policy: p.GetVersion(),
 		ObserveUntil: ui.Stamp(p.GetObserveUntil()), Owner: p.GetOwner(), Meters: []meterView{}, Rules: string(p.GetRules()),
 	}
 	for _, m := range p.GetMeters() {

@@ -80,6 +80,9 @@ func policyNodes(d *Document) (*yaml.Node, error) {
 		if one.ApprovalWait != rules.DefaultApprovalWait {
 			fields.putText("approvalWait", one.ApprovalWait.String())
 		}
+		if one.ShareApprovals {
+			fields.put("shareApprovals", boolean(true))
+		}
 		if len(one.Methods) > 0 {
 			fields.put("methods", texts(slices.Sorted(slices.Values(one.Methods))))
 		}
@@ -302,6 +305,7 @@ func commandText(command []string) string {
 func policyDifference(was, is *rules.Policy) (d difference) {
 	d.add("audit", string(was.Audit), string(is.Audit))
 	d.add("approvalWait", was.ApprovalWait.String(), is.ApprovalWait.String())
+	d.add("shareApprovals", strconv.FormatBool(was.ShareApprovals), strconv.FormatBool(is.ShareApprovals))
 	d.add("methods", strings.Join(slices.Sorted(slices.Values(was.Methods)), " "), strings.Join(slices.Sorted(slices.Values(is.Methods)), " "))
 	d.add("observeUntil", untilText(was.ObserveUntil), untilText(is.ObserveUntil))
 	before, after := ruleTexts(&was.Rules), ruleTexts(&is.Rules)

@@ -46,6 +46,8 @@ func (p *parser) readPolicy(body *yaml.Node) {
 			one.Audit = rules.Audit(word)
 		case "approvalWait":
 			one.ApprovalWait = parsed(p, value, "approvalWait", parseWait)
+		case "shareApprovals":
+			one.ShareApprovals = p.boolean(value, "shareApprovals")
 		case "methods":
 			one.Methods = r.texts(value, "methods", "methods")
 		case "observeUntil":

@@ -47,12 +47,16 @@ type Policy struct {
 	Subject      string        `json:"subject"`
 	Server       string        `json:"server"`
 	Audit        Audit         `json:"audit"`
-	ApprovalWait time.Duration `json:"approvalWait"`          // how long a call waits for a person, 0 to [MaxApprovalWait]
-	Methods      []string      `json:"methods,omitempty"`     // beyond those known to be harmless that pass, sorted
-	ObserveUntil time.Time     `json:"observeUntil,omitzero"` // until then the rules only log; zero: they are in force
-	Rules        Rules         `json:"rules"`
-	Created      time.Time     `json:"created,omitzero"`
-	Owner        string        `json:"owner,omitempty"` // owner of the document that declared it; empty: no document did
+	ApprovalWait time.Duration `json:"approvalWait"` // how long a call waits for a person, 0 to [MaxApprovalWait]
+	// ShareApprovals: identical calls that wait for a person at the same time share one
+	// request.
+	ShareApprovals bool `json:"shareApprovals,omitempty"`
+
+	Methods      []string  `json:"methods,omitempty"`     // beyond those known to be harmless that pass, sorted
+	ObserveUntil time.Time `json:"observeUntil,omitzero"` // until then the rules only log; zero: they are in force
+	Rules        Rules     `json:"rules"`
+	Created      time.Time `json:"created,omitzero"`
+	Owner        string    `json:"owner,omitempty"` // owner of the document that declared it; empty: no document did
 }
 
 // Rules is what judges.

@@ -9,7 +9,7 @@ import (
 
 // rowVersion is the format number in each stored row:
 //
-//	{"v":1,"subject":…,"server":…,"audit":…,"approvalWait":…,"methods":[…],"observeUntil":…,"rules":{…},"created":…,"owner":…}
+//	{"v":1,"subject":…,"server":…,"audit":…,"approvalWait":…,"shareApprovals":…,"methods":[…],"observeUntil":…,"rules":{…},"created":…,"owner":…}
 //
 // Compact JSON, keys in the order of [Policy] and its parts, lists sorted but the
 // rules about arguments, zero values left out; times RFC 3339 in UTC, spans in
