@@ -53,9 +53,10 @@ func heap() uint64 {
 func BenchmarkBuild(b *testing.B) {
 	for range b.N {
 		words100k()
-		before := heap()
+		before, began := heap(), cpu(b)
 		ix := newIndex(b)
 		text := fill(b, ix, 100_000, tenants(50))
+		b.ReportMetric((cpu(b) - began).Seconds(), "cpu-s") // that of making up the texts included
 		after := heap()
 		size := ix.Size()
 		b.ReportMetric(float64(after-before)/100_000, "B/entry")
