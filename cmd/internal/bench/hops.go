@@ -29,7 +29,7 @@ func hopsJudge(socket string, stdin io.Reader) error {
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, stdin)
-		listener.Close()
+		_ = listener.Close()
 	}()
 	for {
 		conn, err := listener.Accept()
@@ -58,7 +58,7 @@ func hopsWrapper(ctx context.Context, socket string, command []string, in io.Rea
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	server := exec.CommandContext(ctx, command[0], command[1:]...)
 	server.Stderr = os.Stderr
 	to, err := server.StdinPipe()
