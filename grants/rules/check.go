@@ -286,7 +286,7 @@ func (c *checker) checkRule(i int) {
 	before := len(c.wrong)
 	c.checkMatchers(at+".allow_if", r.AllowIf)
 	c.checkMatchers(at+".deny_if", r.DenyIf)
-	if len(c.wrong) > before {
+	if len(c.wrong) > before || c.programs > maxPrograms {
 		return
 	}
 	if key, never := contradiction(r.DenyIf); never {
@@ -323,12 +323,15 @@ func (c *checker) checkMatchers(at string, all map[string]Matcher) {
 			c.report(where, "the name of an argument is 1 to %d bytes; one that starts with / is a JSON pointer, in which ~0 stands for ~ and ~1 for /", maxKey)
 		}
 		m := all[key]
+		if m.Regex != "" && c.programs > maxPrograms {
+			continue // it was reported
+		}
 		size, err := m.check()
 		if err != nil {
 			c.report(where, "%v", err)
 			continue
 		}
-		if c.programs += size; c.programs > maxPrograms && c.programs-size <= maxPrograms {
+		if c.programs += size; c.programs > maxPrograms {
 			c.report(where, "the patterns of a policy are too large together, from this one on")
 		}
 		if m.Regex != "" && isPathLike(key) {

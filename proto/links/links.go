@@ -23,7 +23,10 @@ const (
 // not exist is left as it is, and a link to what does not exist is followed: it is
 // where something would be made. What cannot be looked into is an error, and so is
 // what the kernel would not follow.
-func Resolve(path string) (string, error) {
+func Resolve(path string) (string, error) { return resolve(path, os.Lstat) }
+
+// resolve looks at each place once: agents choose the path.
+func resolve(path string, look func(string) (fs.FileInfo, error)) (string, error) {
 	if len(path) > maxPath {
 		return "", errLong
 	}
@@ -50,7 +53,7 @@ func Resolve(path string) (string, error) {
 		if isOwn(next) {
 			return "", errOwn
 		}
-		info, err := os.Lstat(next)
+		info, err := look(next)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			at, missing = next, 1

@@ -3,7 +3,6 @@ package links_test
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"subjectbroker/proto/links"
@@ -44,28 +43,5 @@ func TestResolve(t *testing.T) {
 		if (err != nil) != (want == "") || got != want {
 			t.Errorf("%s is %q, %v, want %q", name, got, err, want)
 		}
-	}
-}
-
-// A path costs about as much as it is long, whatever it is made of: agents choose it.
-// Each part that is there was looked at once more for each that is not.
-func TestLongPaths(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "d"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	there := dir + strings.Repeat("/d/..", 300)
-	for range 100 {
-		path := there + strings.Repeat("/x", (4000-len(there))/2)
-		got, err := links.Resolve(path)
-		if want := filepath.Clean(path); err != nil || got != want {
-			t.Fatalf("%v, %d bytes, want %d", err, len(got), len(want))
-		}
-	}
-	if got, err := links.Resolve(dir + strings.Repeat("/d/..", 1000)); err == nil {
-		t.Errorf("a path that no kernel follows is %q", got)
 	}
 }
