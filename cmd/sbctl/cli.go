@@ -62,6 +62,9 @@ type grammar struct {
 	Import  importCmd  `cmd:"" group:"policy" help:"Take over policies, and seal values that stand in files in clear"`
 	Policy  policyCmd  `cmd:"" aliases:"policies" group:"policy" help:"Test, suggest, list and remove policies around servers; check documents"`
 
+	AgentKey agentKeyCmd `cmd:"" name:"agent-key" aliases:"agent-keys" group:"policy" help:"Make and revoke keys that speak for a subject"`
+	Tenant   tenantCmd   `cmd:"" aliases:"tenants" group:"policy" help:"Manage bodies of knowledge"`
+
 	Server serverCmd `cmd:"" aliases:"servers" group:"policy" help:"Put MCP servers behind the broker, and trust what they offer"`
 
 	Why     whyCmd     `cmd:"" group:"look" help:"Explain the newest denial and how to mend it"`

@@ -88,6 +88,10 @@ func (a *app) names(ctx context.Context) complete.Names {
 			return a.subjectNames(ctx)
 		case sort == "p", sort == "profile":
 			return a.profileNames(ctx)
+		case sort == "tenant":
+			return a.tenantNames(ctx, "")
+		case sort == "id" && noun == "agent-key":
+			return a.agentKeyNames(ctx)
 		case sort == "server":
 			return a.serverNames(ctx)
 		case sort == "t" && noun == "server" && len(typed) > 0:
@@ -97,7 +101,7 @@ func (a *app) names(ctx context.Context) complete.Names {
 		case sort == "name" && noun == "secret":
 			return a.resourceNames(ctx, typeSealed, "")
 		case sort == "cap":
-			return slices.Concat(a.resourceNames(ctx, "", ""), a.resourceNames(ctx, "", "read:"), a.resourceNames(ctx, typeSealed, "use:"), a.callNames(ctx))
+			return slices.Concat(a.resourceNames(ctx, "", ""), a.resourceNames(ctx, "", "read:"), a.resourceNames(ctx, typeSealed, "use:"), a.callNames(ctx), a.tenantNames(ctx, "memory.read:"), a.tenantNames(ctx, "memory.write:"))
 		case sort == "what" && len(typed) == 0:
 			return append(a.grantNames(ctx), a.subjectNames(ctx)...)
 		case sort == "what" && len(typed) == 1:

@@ -276,7 +276,7 @@ func (c explainCmd) Run(ctx context.Context, a *app) error {
 		view.Call.say(a, c.Subject, view.Decision != "deny")
 	}
 	if view.Decision != decisionAllow || stopped != "" {
-		a.sayNearest(ctx, cause(view.Cause), c.Subject, resourceOf(capability))
+		a.sayNearest(ctx, cause(view.Cause), c.Subject, capability)
 		return exitCode(wire.ExitDenied)
 	}
 	return nil

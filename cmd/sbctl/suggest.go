@@ -48,12 +48,15 @@ func (a *app) suggest(ctx context.Context, args []string, err error) error {
 
 // sayNearest says which name was probably meant where a decision was about one
 // that does not exist.
-func (a *app) sayNearest(ctx context.Context, why cause, subject, resource string) {
+func (a *app) sayNearest(ctx context.Context, why cause, subject, capability string) {
 	typed, what, noun := subject, wire.UnknownSubject, "subject"
 	switch why {
 	case causeUnknownSubject:
 	case causeUnknownResource:
-		typed, what, noun = resource, wire.UnknownResource, "resource"
+		typed, what, noun = resourceOf(capability), wire.UnknownResource, "resource"
+	case causeUnknownTenant:
+		_, tenant, _ := strings.Cut(capability, ":")
+		typed, what, noun = tenant, wire.UnknownTenant, "tenant"
 	default:
 		return
 	}
@@ -62,7 +65,7 @@ func (a *app) sayNearest(ctx context.Context, why cause, subject, resource strin
 	}
 }
 
-// namesOf are the names that there are: of resources, or of subjects.
+// namesOf are the names that there are: of resources, of tenants, or of subjects.
 func (a *app) namesOf(ctx context.Context, what string) []string {
 	var names []string
 	switch what {
@@ -70,6 +73,11 @@ func (a *app) namesOf(ctx context.Context, what string) []string {
 		resources, _ := a.resources(ctx, "")
 		for _, r := range resources {
 			names = append(names, r.GetName())
+		}
+	case wire.UnknownTenant:
+		tenants, _ := a.tenants(ctx, "")
+		for _, t := range tenants {
+			names = append(names, t.GetName())
 		}
 	case wire.UnknownSubject:
 		subjects, _ := a.subjects(ctx, "")

@@ -102,6 +102,9 @@ func (a *app) explainDenial(ctx context.Context, doing string, d *operatorv1.Den
 	if known != nil {
 		a.learnProfiles(ctx, known, d)
 		a.learnCall(ctx, known, d)
+		if cause(d.GetCause()) == causeUnknownTenant {
+			known.tenantNames = a.namesOf(ctx, wire.UnknownTenant)
+		}
 		view.Now, view.Document = a.judgeNow(ctx, known, d), known.document(d)
 		view.Nearest, advice = known.mend(d, view.Now)
 	}
@@ -181,6 +184,7 @@ type knowledge struct {
 	resourceNames []string
 	subjects      map[string]*operatorv1.Subject
 	subjectNames  []string
+	tenantNames   []string // asked for only where one is why
 	grants        []*operatorv1.Grant
 	profiles      []string // of the denied subject; asked for only where one is why
 	stops         []stop
@@ -245,6 +249,16 @@ func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, co
 			commands = k.grant(subject, strings.TrimSuffix(capability, resource)+near)
 		}
 		return near, append(commands, []string{"secret", "put", resource})
+	case causeUnknownTenant:
+		_, tenant, _ := strings.Cut(capability, ":")
+		near, _ := nearest.Name(tenant, k.tenantNames)
+		if near == tenant {
+			return "", nil // mended since
+		}
+		if near != "" {
+			commands = k.grant(subject, strings.TrimSuffix(capability, tenant)+near)
+		}
+		return near, append(commands, []string{"tenant", "add", tenant})
 	case causeNoContent:
 		return "", [][]string{{"secret", "put", resource}}
 	case causeExplicitDeny:
