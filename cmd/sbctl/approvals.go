@@ -439,7 +439,7 @@ once.
 
 More than once is possible for a read, and for a tool whose description is trusted.
 Such an answer covers what "approvals list" then says, nothing else: the same again,
-or, with --where, calls that differ in the arguments that it names and in nothing else.
+or, with --where, calls that differ in the arguments that it names and nowhere else.
 
 --where NAME=KIND:TEXT: the argument NAME, up to the first "=", may be whatever
 matches; KIND, up to the next ":", is a matcher of policies, and TEXT is all that
@@ -457,7 +457,7 @@ shown. An argument stays of its kind: text stays text.
 Examples:
   sbctl approvals approve
   sbctl approvals approve kmpx --for 1h
-  sbctl approvals approve kmpx --until 18:00 --where path=path:/data --where mode=oneOf:r --where mode=oneOf:w
+  sbctl approvals approve kmpx --where path=path:/data --where mode=oneOf:r
   sbctl approvals approve kmpx --session --where-json '{"/to/0": {"exact": "me"}}'
   pass show broker/operator | sbctl approvals approve kmpx --passphrase-fd 0`
 }
