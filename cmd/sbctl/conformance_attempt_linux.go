@@ -44,9 +44,10 @@ func (c attemptCmd) Run(ctx context.Context, a *app) error {
 		"escapes": c.escapes, "uncover": c.uncover, "victim": c.victim, "nested": c.nested, "linger": c.linger, "leave": c.leave, "stay": c.stay,
 		"hand": c.hand, "terminal": c.terminal, "inject": c.inject, "commands": c.commands, "operator": c.overBroker, "keep": c.keep,
 		"account": c.becomeAccount, "later": c.later, "look": c.look, "input": c.input, "pose": c.pose,
+		"first": c.first, "foreign": c.foreign, "keyring": c.keyring, "pretend": c.pretend, "claim": c.claim,
 	}
 	attempt, ok := attempts[c.What]
-	needsNothing := []string{"victim", "nested", "linger", "leave", "stay", "inject", "operator"}
+	needsNothing := []string{"victim", "nested", "linger", "leave", "stay", "inject", "operator", "first", "foreign", "pretend"}
 	if !ok || len(c.Args) == 0 && !slices.Contains(needsNothing, c.What) {
 		return refuse("making an attempt", "there is none of this name")
 	}
@@ -117,11 +118,7 @@ func (attemptCmd) nested(ctx context.Context, _ *app) error {
 	if err != nil {
 		return err
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}},
-	}
+	cmd.SysProcAttr = inNamespaces()
 	stdout := cmd.Stdout
 	cmd.Stdout = nil // it would print a number of its own namespace
 	if err := cmd.Start(); err != nil {
@@ -131,6 +128,16 @@ func (attemptCmd) nested(ctx context.Context, _ *app) error {
 		return err
 	}
 	return cmd.Wait()
+}
+
+// inNamespaces is in a user, a mount and a pid namespace of its own, and confined by
+// nothing.
+func inNamespaces() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}},
+	}
 }
 
 // leave leaves a process behind that has a session of its own and no parent.
