@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -137,7 +138,7 @@ func (b broker) Authenticate(ctx context.Context, req *brokerv1.AuthenticateRequ
 		return nil, err
 	}
 	if reports {
-		if err := d.conclude(ctx, p, a); err != nil && a.refused != err {
+		if err := d.conclude(ctx, p, a); err != nil && !errors.Is(err, a.refused) {
 			return nil, err
 		}
 		return &brokerv1.AuthenticateResponse{}, nil
