@@ -44,7 +44,7 @@ func (c attemptCmd) Run(ctx context.Context, a *app) error {
 		"escapes": c.escapes, "uncover": c.uncover, "victim": c.victim, "nested": c.nested, "linger": c.linger, "leave": c.leave, "stay": c.stay,
 		"hand": c.hand, "terminal": c.terminal, "inject": c.inject, "commands": c.commands, "operator": c.overBroker, "keep": c.keep,
 		"account": c.becomeAccount, "later": c.later, "look": c.look, "input": c.input, "pose": c.pose,
-		"first": c.first, "foreign": c.foreign, "keyring": c.keyring, "pretend": c.pretend, "claim": c.claim,
+		"first": c.first, "foreign": c.foreign, "keyring": c.keyring, "pretend": c.pretend, "claim": c.claim, "eager": c.eager,
 	}
 	attempt, ok := attempts[c.What]
 	needsNothing := []string{"victim", "nested", "linger", "leave", "stay", "inject", "operator", "first", "foreign", "pretend"}

@@ -159,7 +159,7 @@ func (c *conformance) harnessLayer(ctx context.Context) (supported bool, err err
 		}
 	}
 	for _, part := range []func(context.Context, bool) error{
-		h.escapes, h.later, h.inputs, h.impostors, h.claims, h.operator, h.handed, h.terminals, h.leftBehind, h.refusals, h.ended, h.first, h.foreign, h.falseLaunches, h.separate,
+		h.escapes, h.later, h.inputs, h.impostors, h.claims, h.operator, h.handed, h.terminals, h.leftBehind, h.refusals, h.ended, h.first, h.foreign, h.falseLaunches, h.guarded, h.separate,
 	} {
 		if err := part(ctx, supported); err != nil {
 			return supported, err

@@ -30,7 +30,8 @@ func TestMain(m *testing.M) {
 	if handled, code := launch.Main(os.Args); handled {
 		os.Exit(code)
 	}
-	if filepath.Base(os.Args[0]) == "sbctl" {
+	// An agent that conformance poses as is a copy under another name.
+	if filepath.Base(os.Args[0]) == "sbctl" || len(os.Args) > 1 && os.Args[1] == "__attempt" {
 		if err := worker.Harden(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -32,7 +32,8 @@ type stage struct {
 	home   string   // of the broker
 	env    []string // what the programs get besides SB_HOME; nil: a little of ours
 	stderr io.Writer
-	pid    int // of the daemon, once it was started
+	guard  bool // the daemon knows agents by what started their shims, also where operators are started by the same
+	pid    int  // of the daemon, once it was started
 }
 
 // newStage makes the temporary directory of a stage.
@@ -85,8 +86,9 @@ func (s *stage) daemon(ctx context.Context) (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Here agent and operator are one process.
-	if err := errors.Join(os.MkdirAll(s.home, 0o700), os.WriteFile(place.ConfigFile(s.home), []byte("operatorGuard: false\n"), 0o600)); err != nil {
+	// Where it is not set, agent and operator are one process.
+	config := fmt.Appendf(nil, "operatorGuard: %t\n", s.guard)
+	if err := errors.Join(os.MkdirAll(s.home, 0o700), os.WriteFile(place.ConfigFile(s.home), config, 0o600)); err != nil {
 		return nil, err
 	}
 	var said bytes.Buffer
