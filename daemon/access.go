@@ -114,6 +114,10 @@ var needs = map[string]func(st *state, req any) need{
 	operatorv1.OperatorService_ListTenants_FullMethodName:  fixed(nothing),
 	operatorv1.OperatorService_RemoveTenant_FullMethodName: needOfRemoveTenant,
 
+	operatorv1.OperatorService_ForgetKnowledge_FullMethodName: fixed(nothing),
+	operatorv1.OperatorService_ImportKnowledge_FullMethodName: fixed(nothing), // a stream: it asks itself
+	operatorv1.OperatorService_ExportKnowledge_FullMethodName: fixed(nothing), // likewise
+
 	operatorv1.OperatorService_ListApprovals_FullMethodName:  fixed(nothing),
 	operatorv1.OperatorService_DecideApproval_FullMethodName: fixed(always), // nobody approves on their own word
 	operatorv1.OperatorService_RevokeConsent_FullMethodName:  fixed(nothing),

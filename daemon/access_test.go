@@ -118,6 +118,10 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 			{"what was denied", &operatorv1.RemoveTenantRequest{Name: "denied"}, whenRaised},
 		},
 
+		"ForgetKnowledge": never("takes away"),
+		"ImportKnowledge": never("asks itself"),
+		"ExportKnowledge": never("likewise"),
+
 		"CreateGrants": never("is judged by its grants: see below"),
 		"RevokeGrants": never("likewise"),
 		"ListGrants":   never("names things"),

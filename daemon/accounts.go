@@ -39,6 +39,13 @@ var calls = map[string]call{
 	brokerv1.BrokerService_Relay_FullMethodName:         {kindRunRelay, "relay"},
 	brokerv1.BrokerService_Authenticate_FullMethodName:  {audit.Auth, "authenticate"},
 
+	brokerv1.BrokerService_SearchKnowledge_FullMethodName:  {kindMemorySearch, "search-knowledge"},
+	brokerv1.BrokerService_CaptureKnowledge_FullMethodName: {kindMemoryCapture, "capture-knowledge"},
+	brokerv1.BrokerService_BrowseRecent_FullMethodName:     {kindMemoryBrowse, "browse-recent"},
+	brokerv1.BrokerService_KnowledgeStats_FullMethodName:   {kindMemoryStats, "knowledge-stats"},
+	brokerv1.BrokerService_ReadEntry_FullMethodName:        {kindMemoryRead, "read-entry"},
+	brokerv1.BrokerService_EntryHistory_FullMethodName:     {kindMemoryHistory, "entry-history"},
+
 	operatorv1.OperatorService_Status_FullMethodName:         {}, // writes nothing
 	operatorv1.OperatorService_ConfirmClock_FullMethodName:   {kindOperatorClock, "confirm-clock"},
 	operatorv1.OperatorService_Lock_FullMethodName:           {kindVaultLock, "lock"},
@@ -109,6 +116,10 @@ var calls = map[string]call{
 	operatorv1.OperatorService_AddTenant_FullMethodName:    {kindTenantAdd, "add-tenant"},
 	operatorv1.OperatorService_ListTenants_FullMethodName:  {kindOperatorRead, "list-tenants"},
 	operatorv1.OperatorService_RemoveTenant_FullMethodName: {kindTenantRemove, "remove-tenant"},
+
+	operatorv1.OperatorService_ForgetKnowledge_FullMethodName: {kindMemoryForget, "forget-knowledge"},
+	operatorv1.OperatorService_ImportKnowledge_FullMethodName: {kindMemoryImport, "import-knowledge"},
+	operatorv1.OperatorService_ExportKnowledge_FullMethodName: {kindMemoryExport, "export-knowledge"},
 
 	operatorv1.OperatorService_ListApprovals_FullMethodName:  {kindOperatorRead, "list-approvals"},
 	operatorv1.OperatorService_DecideApproval_FullMethodName: {kindApprovalApprove, "decide-approval"},

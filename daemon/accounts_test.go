@@ -88,6 +88,12 @@ func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy, l
 			RunId: run, Server: "wrapped", Mode: brokerv1.RelayMode_RELAY_MODE_WRAPPED,
 		}}}},
 		{"Authenticate", "auth", nil},
+		{"CaptureKnowledge", "memory.capture", nil},
+		{"SearchKnowledge", "memory.search", &brokerv1.SearchKnowledgeRequest{RunId: run, Query: "hello"}},
+		{"BrowseRecent", "memory.browse", &brokerv1.BrowseRecentRequest{RunId: run}},
+		{"KnowledgeStats", "memory.stats", &brokerv1.KnowledgeStatsRequest{RunId: run}},
+		{"ReadEntry", "memory.read", nil},
+		{"EntryHistory", "memory.history", nil},
 		{"CloseRun", "run.end", &brokerv1.CloseRunRequest{RunId: run}},
 
 		{"ConfirmClock", "operator.clock", &operatorv1.ConfirmClockRequest{}},
@@ -121,6 +127,9 @@ func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy, l
 		{"ListAgentKeys", "operator.read", &operatorv1.ListAgentKeysRequest{}},
 		{"RotateAgentKey", "agentkey.rotate", &operatorv1.RotateAgentKeyRequest{Key: "laptop"}},
 		{"RevokeAgentKey", "agentkey.revoke", &operatorv1.RevokeAgentKeyRequest{Key: "laptop"}},
+		{"ImportKnowledge", "memory.import", &operatorv1.ImportKnowledgeRequest{Tenant: "team", Lines: []byte(`{"kind":"note","title":"imported"}`)}},
+		{"ExportKnowledge", "memory.export", &operatorv1.ExportKnowledgeRequest{}},
+		{"ForgetKnowledge", "memory.forget", nil},
 		{"RemoveTenant", "memory.tenant_remove", &operatorv1.RemoveTenantRequest{Name: "acme"}},
 		{"AddServer", "server.add", &operatorv1.AddServerRequest{Server: &operatorv1.Server{Name: "hosted", Command: []string{"/bin/false"}}}},
 		{"TrustServer", "server.trust", &operatorv1.TrustServerRequest{Name: "wrapped"}},
@@ -186,7 +195,29 @@ func TestEveryAllowedCallIsAccountedFor(t *testing.T) {
 	}}}))
 	try(t, wrapped.stream.CloseSend())
 	wrapped.over()
+	_, err = d.Operator().AddTenant(t.Context(), &operatorv1.AddTenantRequest{Name: "team"})
+	must(t, err)
+	d.Grant("worker", "memory.read:team")
+	d.Grant("worker", "memory.write:team")
+	entry := func() string {
+		t.Helper()
+		recent, err := run.BrowseRecent(t.Context(), &brokerv1.BrowseRecentRequest{RunId: run.ID})
+		must(t, err)
+		return recent.GetEntries()[0].GetEntryId()
+	}
 	later := map[string]func() proto.Message{
+		"CaptureKnowledge": func() proto.Message {
+			awaitMemory(t, d)
+			return &brokerv1.CaptureKnowledgeRequest{RunId: run.ID, Tenant: "team", Kind: "note", Title: "hello"}
+		},
+		"ReadEntry":    func() proto.Message { return &brokerv1.ReadEntryRequest{RunId: run.ID, EntryId: entry()} },
+		"EntryHistory": func() proto.Message { return &brokerv1.EntryHistoryRequest{RunId: run.ID, EntryId: entry()} },
+		"ForgetKnowledge": func() proto.Message {
+			spare := d.Open("worker")
+			recent, err := spare.BrowseRecent(t.Context(), &brokerv1.BrowseRecentRequest{RunId: spare.ID})
+			must(t, err)
+			return &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{recent.GetEntries()[0].GetEntryId()}}
+		},
 		"Authenticate": func() proto.Message {
 			minted, err := d.Operator().MintAgentKey(t.Context(), &operatorv1.MintAgentKeyRequest{Subject: "worker"})
 			must(t, err)
@@ -263,7 +294,7 @@ func TestEveryRefusedCallIsAccountedFor(t *testing.T) {
 		"Status": true, "ConfirmClock": true, "ListSubjects": true, "ListGrants": true, "ListRuns": true, "WatchEvents": true,
 		"CheckFiles": true, "AuditHead": true, "ReadAudit": true, "ListDenials": true, "Export": true, "Lock": true, "Unlock": true, "Panic": true,
 		"CloseSession": true, "ListPolicies": true, "CallStats": true, "ListApprovals": true, "WatchApprovals": true,
-		"ListAgentKeys": true, "ListTenants": true,
+		"ListAgentKeys": true, "ListTenants": true, "ImportKnowledge": true, "ExportKnowledge": true,
 	}
 	methods(func(service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) {
 		conn := broker

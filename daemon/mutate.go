@@ -23,6 +23,9 @@ type change struct {
 	// commit, where it is set, is done instead of write: a mutation of the vault's
 	// own, such as of its keys.
 	commit func(vault.Journal) error
+	// subject says that a subject asked for it: of the room in the log that is kept
+	// for operators it gets none.
+	subject bool
 	// restrict takes away, permit adds. Both run under state.mu for writing:
 	// restrict at the intent, so that nothing is released after it that should
 	// not be; permit when the change is durable and recorded.
@@ -116,7 +119,11 @@ func (j *journal) Intent(generation uint64, digest [32]byte) (vault.Checkpoint, 
 		e := *effect
 		e.Action = string(e.Kind)
 		e.Kind, e.Generation, e.Digest = audit.OpIntent, generation, audit.Hash(digest)
-		ticket, err := j.d.log().AppendOperator(func(seq uint64, now time.Time) (audit.Entry, error) {
+		write := (*audit.Log).AppendOperator
+		if j.change.subject {
+			write = (*audit.Log).Append
+		}
+		ticket, err := write(j.d.log(), func(seq uint64, now time.Time) (audit.Entry, error) {
 			if i == 0 {
 				j.apply(j.change.restrict)
 				j.intended = true
@@ -237,7 +244,7 @@ func (d *Daemon) settle() error {
 func (d *Daemon) vaultFailed(err error) {
 	if d.locking.becomeFailed(err.Error()) {
 		d.logger.Error("the vault stopped", "error", err)
-		d.current.Store(newState())
+		d.putInForce(newState())
 	}
 }
 

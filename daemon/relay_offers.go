@@ -26,7 +26,7 @@ func (b broker) ListServers(ctx context.Context, req *brokerv1.ListServersReques
 	if d.over(r) {
 		return nil, wire.Deny(wire.RunEnded)
 	}
-	return &brokerv1.ListServersResponse{Servers: d.callableServers(r)}, nil
+	return &brokerv1.ListServersResponse{Servers: d.callableServers(r), Knowledge: d.knowledgeTools(r)}, nil
 }
 
 // callableServers are the hosted servers of which the run may call a tool now, sorted.
@@ -40,9 +40,10 @@ func (d *Daemon) callableServers(r *run) []string {
 	return names
 }
 
-// callables are the tools of hosted servers that the run may call now, as they are.
+// callables are the tools of hosted servers, and of the memory, that the run may call
+// now, as they are.
 func (d *Daemon) callables(r *run) []string {
-	var all []string
+	all := d.knowledgeTools(r)
 	for _, name := range d.state().hostedServers() {
 		tools, instructions := d.callableOf(r, name, d.hosts.offerOf(hostKey{r.subject, name}))
 		for _, p := range tools {

@@ -158,6 +158,11 @@ func (d *Daemon) release(ctx context.Context, a ask) (answer, error) {
 		a.entry.ResourceID = d.mask(a.capability)
 		return answer{}, d.malformed(ctx, a.peer, a.entry)
 	}
+	return d.walk(ctx, a, capability)
+}
+
+// walk is the path behind the parsing.
+func (d *Daemon) walk(ctx context.Context, a ask, capability grants.Capability) (answer, error) {
 	p := d.consider(a, capability)
 	if p.asks() {
 		if err := p.person(ctx); err != nil {

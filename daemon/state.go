@@ -31,6 +31,8 @@ type state struct {
 	consents map[string]consent // answers of a person that stand
 	keys     *agentKeys
 	tenants  map[string]grants.Tenant
+
+	knowledge *knowledge // has a mutex of its own
 }
 
 // facts is what a decision needs to know of a resource.
@@ -58,7 +60,7 @@ type endedGrant struct {
 const keptEnded = 1000
 
 func newState() *state {
-	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), servers: map[string]grants.Server{}, pins: map[pinKey]pin{}, policies: map[policyKey]*rules.Compiled{}, consents: map[string]consent{}, keys: newAgentKeys(), tenants: map[string]grants.Tenant{}}
+	return &state{set: grants.NewSet(), catalog: map[string]facts{}, uses: map[string]uint64{}, launches: map[string]launchRow{}, meters: newMeters(), servers: map[string]grants.Server{}, pins: map[pinKey]pin{}, policies: map[policyKey]*rules.Compiled{}, consents: map[string]consent{}, keys: newAgentKeys(), tenants: map[string]grants.Tenant{}, knowledge: newKnowledge()}
 }
 
 // used is the number of times a grant was used. The caller holds mu.

@@ -2,12 +2,14 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
 
 	"subjectbroker/grants"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/vault"
 )
 
 // maxTenants is how many tenants there may be.
@@ -49,6 +51,7 @@ func (o operator) ListTenants(context.Context, *operatorv1.ListTenantsRequest) (
 	st.mu.RLock()
 	defer st.mu.RUnlock()
 	response := &operatorv1.ListTenantsResponse{}
+	response.Indexed, response.ToIndex = st.knowledge.progress()
 	for _, name := range slices.Sorted(maps.Keys(st.tenants)) {
 		response.Tenants = append(response.Tenants, st.tenantMessage(st.tenants[name], at))
 	}
@@ -61,26 +64,75 @@ func (o operator) RemoveTenant(ctx context.Context, req *operatorv1.RemoveTenant
 	if err := checkName("tenant", name); err != nil {
 		return nil, err
 	}
+	if err := d.awaitMemory(ctx); err != nil {
+		return nil, err
+	}
 	response := &operatorv1.RemoveTenantResponse{}
+	var since time.Time
 	err := d.mutate(ctx, func(st *state) (change, error) {
-		if _, err := st.knownTenant(name); err != nil {
+		t, err := st.knownTenant(name)
+		if err != nil {
+			return change{}, err
+		}
+		since = t.Created
+		if _, err := st.knowledge.use(); err != nil {
 			return change{}, err
 		}
 		gone := st.set.ExactTenant(name)
+		entries := st.knowledge.ids(name)
+		response.Entries = uint64(len(entries))
 		response.Revoked = uint32(len(gone))
 		c := o.tenantRemoval(ctx, st, name, gone)
 		c.after = func() { d.hub.listChanged() }
+		if len(entries) > 0 {
+			c = o.withoutEntries(c, name, entries)
+		}
 		return c, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return response, nil
+	if response.Entries > 0 {
+		_, _ = d.state().knowledge.use() // out of the index before the answer
+		response.Backups, err = d.backupNames(since)
+	}
+	return response, err
+}
+
+// withoutEntries has the entries of a tenant removed with it, and the vault's file
+// written anew without them as soon as that can be done.
+func (o operator) withoutEntries(c change, tenant string, ids []string) change {
+	write, permit, after := c.write, c.permit, c.after
+	c.write = func(tx *vault.Tx) error {
+		for _, id := range ids {
+			if err := tx.Delete(bucketKnowledge, id); err != nil {
+				return err
+			}
+		}
+		return errors.Join(write(tx), tx.Put(bucketDaemon, rowPurge, []byte{1}))
+	}
+	c.permit = func(st *state) {
+		if permit != nil {
+			permit(st)
+		}
+		st.knowledge.note(func(k *knowledge) { k.removeTenant(tenant) })
+	}
+	c.after = func() {
+		after()
+		o.d.upkeep.wake()
+	}
+	return c
 }
 
 // tenantMessage is a tenant as the operator sees it. The caller holds mu.
 func (s *state) tenantMessage(t grants.Tenant, at reading) *operatorv1.Tenant {
+	stats := s.knowledge.stats(t.Name)
+	var current uint64
+	for _, n := range stats.Kinds {
+		current += uint64(n)
+	}
 	return &operatorv1.Tenant{
+		Entries: current, Superseded: uint64(stats.Superseded), Forgotten: uint64(stats.Forgotten), Newest: stats.Newest,
 		Name: t.Name, Created: millis(t.Created), Owner: t.Owner,
 		Readers: s.mayTenant(grants.MemoryRead, t.Name, at), Writers: s.mayTenant(grants.MemoryWrite, t.Name, at),
 	}

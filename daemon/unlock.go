@@ -223,7 +223,7 @@ func (d *Daemon) unlock(ctx context.Context, sources []vault.KeySource, operator
 		err = d.mark(ctx, *operator, false)
 	}
 	if err != nil {
-		d.current.Store(newState())
+		d.putInForce(newState())
 		d.vault.Lock()
 		d.locking.relock(mode, cause)
 	}
@@ -347,7 +347,7 @@ func (d *Daemon) enter(operator bool) error {
 		return fmt.Errorf("recording that the vault is open: %w", err)
 	}
 	d.adopt(st)
-	d.current.Store(st)
+	d.putInForce(st)
 	d.locking.set(unlocked, "")
 	d.checkpointLocked()
 	d.followSubjects()
@@ -473,7 +473,7 @@ func (d *Daemon) wanted() {
 func (d *Daemon) lock(ctx context.Context, e audit.Entry, reason string) error {
 	// Nothing is in force from here on, whatever the disk does to what follows.
 	d.locking.set(lockedByOperator, reason)
-	d.current.Store(newState())
+	d.putInForce(newState())
 	d.sessions.endAll()
 	d.voidCards(causeVaultLocked)
 	err := d.endRuns(wire.VaultLocked, "LOCKED", func(*run) bool { return true })

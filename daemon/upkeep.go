@@ -75,6 +75,7 @@ func (d *Daemon) keepUp() {
 			return
 		case <-d.upkeep.kick:
 		}
+		d.indexKnowledge()
 		for pause := upkeepFirst; !d.locked(); pause = min(2*pause, upkeepLast) {
 			err := errors.Join(d.purge(d.life), d.rewrap())
 			if err == nil {

@@ -68,6 +68,16 @@ const (
 	kindTenantAdd    audit.Kind = "memory.tenant_add"
 	kindTenantRemove audit.Kind = "memory.tenant_remove"
 
+	kindMemorySearch  audit.Kind = "memory.search"
+	kindMemoryBrowse  audit.Kind = "memory.browse"
+	kindMemoryStats   audit.Kind = "memory.stats"
+	kindMemoryRead    audit.Kind = "memory.read"
+	kindMemoryHistory audit.Kind = "memory.history"
+	kindMemoryCapture audit.Kind = "memory.capture"
+	kindMemoryForget  audit.Kind = "memory.forget"
+	kindMemoryImport  audit.Kind = "memory.import" // one for each tenant of a piece; count: entries
+	kindMemoryExport  audit.Kind = "memory.export"
+
 	kindServerAdd     audit.Kind = "server.add"
 	kindServerSet     audit.Kind = "server.set" // another command, url, environment or headers
 	kindServerRemove  audit.Kind = "server.remove"

@@ -23,9 +23,19 @@ const (
 	ToolList    = "list_resources"
 	ToolExplain = "explain_decision"
 	ToolReport  = "capability_report"
+
+	ToolSearchKnowledge  = "search_knowledge"
+	ToolBrowseRecent     = "browse_recent"
+	ToolKnowledgeStats   = "knowledge_stats"
+	ToolReadEntry        = "read_entry"
+	ToolHistory          = "history"
+	ToolCaptureKnowledge = "capture_knowledge"
 )
 
-var builtins = [...]string{ToolRead, ToolList, ToolExplain, ToolReport}
+var builtins = [...]string{
+	ToolRead, ToolList, ToolExplain, ToolReport,
+	ToolSearchKnowledge, ToolBrowseRecent, ToolKnowledgeStats, ToolReadEntry, ToolHistory, ToolCaptureKnowledge,
+}
 
 // Tool is something that an agent can call, and what it needs for that.
 type Tool struct {
@@ -79,8 +89,13 @@ func IsBuiltin(name string) bool { return slices.Contains(builtins[:], name) }
 // BuiltinRequires returns what a built-in tool requires. What only explains or
 // reports is always there and requires nothing.
 func BuiltinRequires(name string) []Pattern {
-	if name == ToolRead || name == ToolList {
+	switch name {
+	case ToolRead, ToolList:
 		return []Pattern{{Action: Read, Prefix: true}}
+	case ToolSearchKnowledge, ToolBrowseRecent, ToolKnowledgeStats, ToolReadEntry, ToolHistory:
+		return []Pattern{{Action: MemoryRead, Prefix: true}}
+	case ToolCaptureKnowledge:
+		return []Pattern{{Action: MemoryWrite, Prefix: true}}
 	}
 	return nil
 }

@@ -21,6 +21,10 @@ import (
 type tool struct {
 	name, title, description string
 	input, output            string // JSON schemas
+	writes                   bool
+	// knowledge says that it is one of the memory's, which are in the list while they
+	// can be used.
+	knowledge bool
 	// parse reads the arguments into an ask; revision is the MCP revision that
 	// the client speaks. The ask is there also when the arguments are not good.
 	parse func(arguments []strict.Member, revision string) (asked ask, ok bool)
@@ -167,9 +171,7 @@ func (s *shim) guard(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		if listed, ok := result.(*mcp.ListToolsResult); ok && err == nil {
 			s.name(ctx, listed)
-			if listed.NextCursor == "" {
-				s.hosted.add(ctx, listed)
-			}
+			s.hosted.add(ctx, listed)
 		}
 		return result, err
 	}

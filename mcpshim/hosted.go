@@ -35,6 +35,8 @@ type hosted struct {
 	stale   bool                     // the daemon has to be asked which servers there are
 	relays  map[string]*worker.Relay // by server; those of the latest look
 	latest  [][]byte                 // objects in the latest list
+	memory  []string                 // tools of the memory that can be used, as of the latest look
+	shown   []string                 // and as of the latest list
 	hasList bool
 	lines   map[string]*turn // by server: the latest turn that is not over
 }
@@ -82,7 +84,7 @@ func (h *hosted) keep(ctx context.Context) {
 			return
 		}
 		h.mu.Lock()
-		before, had, stale := h.latest, h.hasList, h.stale
+		before, had, stale, shown := h.latest, h.hasList, h.stale, h.shown
 		h.mu.Unlock()
 		if stale && h.refresh(ctx) != nil {
 			continue // the keeper says when there is a daemon again
@@ -90,7 +92,15 @@ func (h *hosted) keep(ctx context.Context) {
 		if !h.s.greeted.Load() {
 			continue // it has not asked for anything yet, and will ask what there is
 		}
-		if now, whole := h.objects(ctx); whole && (!had && len(now) > 0 || had && !slices.EqualFunc(before, now, slices.Equal)) {
+		h.mu.Lock()
+		usable := h.memory
+		h.mu.Unlock()
+		now, whole := h.objects(ctx)
+		other := whole && !slices.EqualFunc(before, now, slices.Equal) || !slices.Equal(shown, usable)
+		if whole && !had && len(now)+len(usable) > 0 || had && other {
+			if !whole {
+				now = before
+			}
 			h.remember(now)
 			h.s.touchTools()
 		}
@@ -111,7 +121,7 @@ func (h *hosted) called() {
 func (h *hosted) remember(list [][]byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.latest, h.hasList = list, true
+	h.latest, h.shown, h.hasList = list, h.memory, true
 }
 
 // refresh asks which servers there are, and opens a relay for each.
@@ -120,9 +130,9 @@ func (h *hosted) refresh(ctx context.Context) error {
 	h.stale = false
 	h.mu.Unlock()
 	scope, err := h.s.authorise(ctx)
-	var servers []string
+	var servers, memory []string
 	if err == nil {
-		servers, err = scope.run.Servers(ctx)
+		servers, memory, err = scope.run.Servers(ctx)
 	}
 	if err != nil {
 		h.mu.Lock()
@@ -144,6 +154,7 @@ func (h *hosted) refresh(ctx context.Context) error {
 	opening.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.memory = memory
 	h.relays = map[string]*worker.Relay{}
 	for i, server := range servers {
 		if opened[i] != nil {
@@ -258,7 +269,13 @@ func (h *hosted) add(ctx context.Context, listed *mcp.ListToolsResult) {
 	ctx, cancel := context.WithTimeout(ctx, hostedPatience)
 	defer cancel()
 	defer context.AfterFunc(h.s.hurry, cancel)()
-	if h.refresh(ctx) != nil {
+	failed := h.refresh(ctx) != nil
+	last := listed.NextCursor == ""
+	listed.Tools = h.usable(listed.Tools)
+	if !last {
+		return
+	}
+	if failed {
 		h.remember(nil)
 		h.look(true)
 		return
@@ -273,6 +290,16 @@ func (h *hosted) add(ctx context.Context, listed *mcp.ListToolsResult) {
 	}
 	ticket := h.s.tickets.put(&payload{head: joined(list), listed: true, release: func() {}})
 	listed.Tools = append(slices.Clip(listed.Tools), &mcp.Tool{Name: ticket})
+}
+
+// usable is a list of our own tools without those of the memory that cannot be used.
+func (h *hosted) usable(tools []*mcp.Tool) []*mcp.Tool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(tools), func(listed *mcp.Tool) bool {
+		known := slices.ContainsFunc(h.s.own, func(t tool) bool { return t.knowledge && t.name == listed.Name })
+		return known && !slices.Contains(h.memory, listed.Name)
+	})
 }
 
 func joined(list [][]byte) []byte {

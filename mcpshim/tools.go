@@ -47,9 +47,9 @@ func boundary(subject string) string {
 const instructions = "Hands out documents that the subject of this connection was granted, each use recorded. " +
 	"list_resources names what can be read now, read_resource reads one. " + denials
 
-// tools are the four that every shim serves.
+// tools are what every shim serves.
 func (s *shim) tools() []tool {
-	return []tool{
+	return append([]tool{
 		{
 			name: "list_resources", title: "List readable resources", input: noInput, output: listOutput,
 			description: "Name the resources that this subject may read now; never their content.",
@@ -72,7 +72,7 @@ func (s *shim) tools() []tool {
 				return reportAsk{version: s.version, subject: s.bound(), revision: revision}, true
 			},
 		},
-	}
+	}, knowledgeTools()...)
 }
 
 // describe is the tool as the SDK lists it.
@@ -81,7 +81,7 @@ func (t tool) describe(subject string) *mcp.Tool {
 	return &mcp.Tool{
 		Name: t.name, Title: t.title, Description: t.description + " " + boundary(subject),
 		InputSchema: json.RawMessage(t.input), OutputSchema: json.RawMessage(t.output),
-		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: true, DestructiveHint: &no, OpenWorldHint: &no},
+		Annotations: &mcp.ToolAnnotations{ReadOnlyHint: !t.writes, DestructiveHint: &no, OpenWorldHint: &no},
 	}
 }
 
@@ -234,7 +234,7 @@ func (r reportAsk) handle(ctx context.Context, scope scope) (answer, error) {
 		return answer{}, err
 	}
 	// Said only where there is something that it is true of.
-	if servers, err := scope.run.Servers(ctx); err == nil && len(servers) > 0 {
+	if servers, _, err := scope.run.Servers(ctx); err == nil && len(servers) > 0 {
 		report.Covered = append(report.Covered, "Each call of a tool of a hosted server is judged and recorded before the server sees it.")
 		report.NotProvided = append(report.NotProvided, "Nobody limits what a hosted server does with a call that was let through.")
 	}

@@ -75,6 +75,27 @@ func (t *Tx) Each(bucket string, fn func(name string, value []byte) error) error
 	return scanRows(t, bucket, func(_ string, plain []byte) ([]byte, error) { return slices.Clone(plain), nil }, fn)
 }
 
+// Count returns how many rows a bucket has, without opening them.
+func (t *Tx) Count(bucket string) (n int, err error) {
+	if err := checkRow(bucket, "any"); err != nil {
+		return 0, err
+	}
+	if t.done {
+		return 0, ErrTxDone
+	}
+	var b batch
+	for after := ""; ; {
+		if err := t.rows.scan(bucket, after, &b); err != nil {
+			return 0, err
+		}
+		if len(b.names) == 0 {
+			return n, nil
+		}
+		n += len(b.names)
+		after = b.names[len(b.names)-1]
+	}
+}
+
 func checkRow(bucket, name string) error {
 	switch bucket {
 	case bucketMeta, bucketSlots, bucketKeyring, bucketState, bucketRecords, bucketContents:

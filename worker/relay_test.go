@@ -321,7 +321,7 @@ func TestRelayOlderDaemon(t *testing.T) {
 	if typed := wire.FromError(err); typed == nil || typed.Reason != wire.PlatformUnsupported || !strings.Contains(typed.Message, "it must be restarted") {
 		t.Errorf("%v", err)
 	}
-	if servers, err := run.Servers(t.Context()); err != nil || servers != nil {
+	if servers, _, err := run.Servers(t.Context()); err != nil || servers != nil {
 		t.Errorf("servers: %v, %v", servers, err)
 	}
 }

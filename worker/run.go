@@ -183,18 +183,19 @@ func (r *Run) List(ctx context.Context) ([]Resource, error) {
 }
 
 // Servers names the hosted servers of which the subject may call a tool now,
-// sorted. A daemon without relays has none.
-func (r *Run) Servers(ctx context.Context) ([]string, error) {
+// sorted, and the tools of the governed memory that it may use. A daemon without
+// relays has none.
+func (r *Run) Servers(ctx context.Context) (servers, knowledge []string, err error) {
 	if r.API < relayAPI {
-		return nil, nil
+		return nil, nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, askDeadline)
 	defer cancel()
 	listed, err := r.broker.ListServers(ctx, &brokerv1.ListServersRequest{RunId: r.ID})
 	if err != nil {
-		return nil, r.fail(err)
+		return nil, nil, r.fail(err)
 	}
-	return listed.GetServers(), nil
+	return listed.GetServers(), listed.GetKnowledge(), nil
 }
 
 // Acquire asks for the content of one resource.

@@ -36,6 +36,8 @@ const (
 	causeKeyRevoked     cause = "KEY_REVOKED"
 	causeKeyExpired     cause = "KEY_EXPIRED"
 	causeOtherHeader    cause = "OTHER_HEADER"
+	causeExisted        cause = "EXISTED"
+	causeScopeChanged   cause = "SCOPE_CHANGED"
 
 	causeFileChanged    cause = "FILE_CHANGED"
 	causeFileMissing    cause = "FILE_MISSING"
@@ -208,6 +210,8 @@ func meanings() map[cause]string {
 		causeExpiredKey:     "the agent key has expired",
 		causeKeyMismatch:    "the agent key is good, but not the one that the run was opened with",
 		causeKeyRevoked:     "its agent key was revoked, or is good for nothing since its subject was changed",
+		causeExisted:        "the same entry was there already, and nothing was added",
+		causeScopeChanged:   "what the subject may read became less while it was read",
 		causeOtherHeader:    "a header claimed to say who asks, and was taken out",
 		causeKeyExpired:     "its agent key has expired, or was rotated",
 

@@ -21,6 +21,7 @@ import (
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/place"
 	"subjectbroker/proto/recovery"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
 
@@ -92,7 +93,7 @@ func verbs() []verb {
 		}
 		return absent
 	}
-	var keyID string
+	var keyID, memory, entry string
 	var key []byte
 	var version, term, segment uint32
 	var backup string
@@ -213,6 +214,39 @@ func verbs() []verb {
 				return fmt.Sprint(tenant(w), list.GetKeys()[0].GetTenants(), len(w.active("member")))
 			},
 			before: present + "[added] 1", after: absent + "[] 0",
+		},
+		{
+			rpc:     "(capture)",
+			arrange: func(w *world) { memory = w.remember("captured") },
+			act: func(w *world) error {
+				broker, run, done, err := w.asHistorian()
+				if err == nil {
+					defer done()
+					_, err = broker.CaptureKnowledge(w.t.Context(), &brokerv1.CaptureKnowledgeRequest{RunId: run, Tenant: memory, Kind: "note", Title: "a marker"})
+				}
+				return err
+			},
+			look: func(w *world) string { return w.recall(memory) }, before: "0 0", after: "1 0",
+		},
+		{
+			rpc:     "ImportKnowledge",
+			arrange: func(w *world) { memory = w.remember("imported") },
+			act: func(w *world) error {
+				return w.learn(memory, `{"kind":"note","title":"one marker"}`, `{"kind":"note","title":"another marker"}`)
+			},
+			look: func(w *world) string { return w.recall(memory) }, before: "0 0", after: "2 0",
+		},
+		{
+			rpc: "ForgetKnowledge",
+			arrange: func(w *world) {
+				memory = w.remember("forgotten")
+				must(w.t, w.learn(memory, `{"kind":"note","title":"a marker"}`))
+				entry = w.entryOf(memory)
+			},
+			act: func(w *world) error {
+				return second(w.Operator().ForgetKnowledge(w.t.Context(), &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{entry}}))
+			},
+			look: func(w *world) string { return w.recall(memory) }, before: "1 0", after: "0 1",
 		},
 		{
 			rpc:     "MintAgentKey",
@@ -703,7 +737,7 @@ func second[T any](_ T, err error) error { return err }
 var lasting = []string{
 	"Status", "GetSecret", "CheckFiles", "ListResources", "GetResource", "ListSubjects", "ListGrants", "Explain", "ListRuns",
 	"WatchEvents", "Export", "AuditHead", "ReadAudit", "ListDenials", "ShowKeys", "TestSlot", "VerifyBackup", "ListBackups",
-	"ListServers", "GetServer", "ReadServerLogs", "ListPolicies", "CallStats", "Metrics", "ListApprovals", "WatchApprovals", "ListAgentKeys", "ListTenants",
+	"ListServers", "GetServer", "ReadServerLogs", "ListPolicies", "CallStats", "Metrics", "ListApprovals", "WatchApprovals", "ListAgentKeys", "ListTenants", "ExportKnowledge",
 	"GetOperator", "CloseSession", // a session ends with its daemon in any case
 }
 

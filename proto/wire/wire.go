@@ -10,6 +10,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -101,6 +102,13 @@ type Error struct {
 	// Approval is the id of the request to a person that ApprovalPending is about.
 	Approval string
 
+	// Tool, Requested and Allowed are set with TenantOutOfScope: the tool, the tenants
+	// that were named and are not granted, and those of the caller's own that are, with
+	// commas between them.
+	Tool      string
+	Requested string
+	Allowed   string
+
 	// Operator socket only: what was named and does not exist, UnknownResource,
 	// UnknownSubject or UnknownTenant, and the name.
 	Unknown string
@@ -136,7 +144,10 @@ func (e *Error) GRPCStatus() *status.Status {
 		known.code = codes.FailedPrecondition
 	}
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: string(e.Reason)}
-	for key, value := range map[string]string{"cause": e.Cause, "hint": e.Hint, "unknown": e.Unknown, "name": e.Name, "approval": e.Approval, "auth": string(e.Auth)} {
+	for key, value := range map[string]string{
+		"cause": e.Cause, "hint": e.Hint, "unknown": e.Unknown, "name": e.Name, "approval": e.Approval, "auth": string(e.Auth),
+		"tool": e.Tool, "requested": e.Requested, "allowed": e.Allowed,
+	} {
 		if value == "" {
 			continue
 		}
@@ -180,6 +191,14 @@ func Unauthenticated(auth Auth) *Error {
 	return e
 }
 
+// OutOfScope is the error of a request that names tenants beyond the granted scope:
+// it says which, and which are the caller's own. Names have no commas.
+func OutOfScope(tool string, requested, allowed []string) *Error {
+	e := Deny(TenantOutOfScope)
+	e.Tool, e.Requested, e.Allowed = tool, strings.Join(requested, ","), strings.Join(allowed, ",")
+	return e
+}
+
 // FromError reads the typed error out of what a client call returned. An error
 // that carries no ErrorInfo of ours means that the daemon was not reached, or
 // did not answer in time: BrokerUnavailable. It returns nil for nil.
@@ -205,6 +224,7 @@ func FromError(err error) *Error {
 		return &Error{
 			Reason: Reason(info.Reason), Message: st.Message(), Cause: info.Metadata["cause"], Hint: info.Metadata["hint"],
 			Unknown: info.Metadata["unknown"], Name: info.Metadata["name"], Approval: info.Metadata["approval"], Auth: Auth(info.Metadata["auth"]),
+			Tool: info.Metadata["tool"], Requested: info.Metadata["requested"], Allowed: info.Metadata["allowed"],
 		}
 	}
 	switch st.Code() {

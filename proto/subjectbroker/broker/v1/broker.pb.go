@@ -1650,7 +1650,9 @@ func (x *ListServersRequest) GetRunId() string {
 type ListServersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names, sorted. Nothing else is ever mentioned.
-	Servers       []string `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	Servers []string `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
+	// Tools of the governed memory that the run may use now on some tenant.
+	Knowledge     []string `protobuf:"bytes,2,rep,name=knowledge,proto3" json:"knowledge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1688,6 +1690,13 @@ func (*ListServersResponse) Descriptor() ([]byte, []int) {
 func (x *ListServersResponse) GetServers() []string {
 	if x != nil {
 		return x.Servers
+	}
+	return nil
+}
+
+func (x *ListServersResponse) GetKnowledge() []string {
+	if x != nil {
+		return x.Knowledge
 	}
 	return nil
 }
@@ -3044,9 +3053,10 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"reasonCode\"\x10\n" +
 	"\x0eServersChanged\"+\n" +
 	"\x12ListServersRequest\x12\x15\n" +
-	"\x06run_id\x18\x01 \x01(\tR\x05runId\"/\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\"M\n" +
 	"\x13ListServersResponse\x12\x18\n" +
-	"\aservers\x18\x01 \x03(\tR\aservers\"\xd0\x02\n" +
+	"\aservers\x18\x01 \x03(\tR\aservers\x12\x1c\n" +
+	"\tknowledge\x18\x02 \x03(\tR\tknowledge\"\xd0\x02\n" +
 	"\fRelayRequest\x128\n" +
 	"\x04open\x18\x01 \x01(\v2\".subjectbroker.broker.v1.RelayOpenH\x00R\x04open\x128\n" +
 	"\x04call\x18\x02 \x01(\v2\".subjectbroker.broker.v1.RelayCallH\x00R\x04call\x12>\n" +
@@ -3141,7 +3151,7 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x14RELAY_END_TOOL_ERROR\x10\x02\x12\x13\n" +
 	"\x0fRELAY_END_ERROR\x10\x03\x12\x17\n" +
 	"\x13RELAY_END_TRANSPORT\x10\x04\x12\x17\n" +
-	"\x13RELAY_END_CANCELLED\x10\x052\xb4\b\n" +
+	"\x13RELAY_END_CANCELLED\x10\x052\xd4\r\n" +
 	"\rBrokerService\x12\\\n" +
 	"\aOpenRun\x12'.subjectbroker.broker.v1.OpenRunRequest\x1a(.subjectbroker.broker.v1.OpenRunResponse\x12k\n" +
 	"\fAuthenticate\x12,.subjectbroker.broker.v1.AuthenticateRequest\x1a-.subjectbroker.broker.v1.AuthenticateResponse\x12_\n" +
@@ -3153,7 +3163,13 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x06Report\x12&.subjectbroker.broker.v1.ReportRequest\x1a'.subjectbroker.broker.v1.ReportResponse\x12X\n" +
 	"\x05Watch\x12%.subjectbroker.broker.v1.WatchRequest\x1a&.subjectbroker.broker.v1.WatchResponse0\x01\x12h\n" +
 	"\vListServers\x12+.subjectbroker.broker.v1.ListServersRequest\x1a,.subjectbroker.broker.v1.ListServersResponse\x12Z\n" +
-	"\x05Relay\x12%.subjectbroker.broker.v1.RelayRequest\x1a&.subjectbroker.broker.v1.RelayResponse(\x010\x01B6Z4subjectbroker/proto/subjectbroker/broker/v1;brokerv1b\x06proto3"
+	"\x05Relay\x12%.subjectbroker.broker.v1.RelayRequest\x1a&.subjectbroker.broker.v1.RelayResponse(\x010\x01\x12t\n" +
+	"\x0fSearchKnowledge\x12/.subjectbroker.broker.v1.SearchKnowledgeRequest\x1a0.subjectbroker.broker.v1.SearchKnowledgeResponse\x12w\n" +
+	"\x10CaptureKnowledge\x120.subjectbroker.broker.v1.CaptureKnowledgeRequest\x1a1.subjectbroker.broker.v1.CaptureKnowledgeResponse\x12k\n" +
+	"\fBrowseRecent\x12,.subjectbroker.broker.v1.BrowseRecentRequest\x1a-.subjectbroker.broker.v1.BrowseRecentResponse\x12q\n" +
+	"\x0eKnowledgeStats\x12..subjectbroker.broker.v1.KnowledgeStatsRequest\x1a/.subjectbroker.broker.v1.KnowledgeStatsResponse\x12b\n" +
+	"\tReadEntry\x12).subjectbroker.broker.v1.ReadEntryRequest\x1a*.subjectbroker.broker.v1.ReadEntryResponse\x12k\n" +
+	"\fEntryHistory\x12,.subjectbroker.broker.v1.EntryHistoryRequest\x1a-.subjectbroker.broker.v1.EntryHistoryResponseB6Z4subjectbroker/proto/subjectbroker/broker/v1;brokerv1b\x06proto3"
 
 var (
 	file_subjectbroker_broker_v1_broker_proto_rawDescOnce sync.Once
@@ -3170,51 +3186,63 @@ func file_subjectbroker_broker_v1_broker_proto_rawDescGZIP() []byte {
 var file_subjectbroker_broker_v1_broker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_subjectbroker_broker_v1_broker_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_subjectbroker_broker_v1_broker_proto_goTypes = []any{
-	(RelayMode)(0),                // 0: subjectbroker.broker.v1.RelayMode
-	(RelayEnd)(0),                 // 1: subjectbroker.broker.v1.RelayEnd
-	(*OpenRunRequest)(nil),        // 2: subjectbroker.broker.v1.OpenRunRequest
-	(*SubjectClaim)(nil),          // 3: subjectbroker.broker.v1.SubjectClaim
-	(*OpenRunResponse)(nil),       // 4: subjectbroker.broker.v1.OpenRunResponse
-	(*CloseRunRequest)(nil),       // 5: subjectbroker.broker.v1.CloseRunRequest
-	(*CloseRunResponse)(nil),      // 6: subjectbroker.broker.v1.CloseRunResponse
-	(*ListResourcesRequest)(nil),  // 7: subjectbroker.broker.v1.ListResourcesRequest
-	(*ListResourcesResponse)(nil), // 8: subjectbroker.broker.v1.ListResourcesResponse
-	(*Resource)(nil),              // 9: subjectbroker.broker.v1.Resource
-	(*AcquireRequest)(nil),        // 10: subjectbroker.broker.v1.AcquireRequest
-	(*AcquireResponse)(nil),       // 11: subjectbroker.broker.v1.AcquireResponse
-	(*ExplainRequest)(nil),        // 12: subjectbroker.broker.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 13: subjectbroker.broker.v1.ExplainResponse
-	(*CanRequest)(nil),            // 14: subjectbroker.broker.v1.CanRequest
-	(*CanResponse)(nil),           // 15: subjectbroker.broker.v1.CanResponse
-	(*ReportRequest)(nil),         // 16: subjectbroker.broker.v1.ReportRequest
-	(*ReportResponse)(nil),        // 17: subjectbroker.broker.v1.ReportResponse
-	(*WatchRequest)(nil),          // 18: subjectbroker.broker.v1.WatchRequest
-	(*WatchResponse)(nil),         // 19: subjectbroker.broker.v1.WatchResponse
-	(*ListChanged)(nil),           // 20: subjectbroker.broker.v1.ListChanged
-	(*Ready)(nil),                 // 21: subjectbroker.broker.v1.Ready
-	(*ResourceUpdated)(nil),       // 22: subjectbroker.broker.v1.ResourceUpdated
-	(*RunEnded)(nil),              // 23: subjectbroker.broker.v1.RunEnded
-	(*ServersChanged)(nil),        // 24: subjectbroker.broker.v1.ServersChanged
-	(*ListServersRequest)(nil),    // 25: subjectbroker.broker.v1.ListServersRequest
-	(*ListServersResponse)(nil),   // 26: subjectbroker.broker.v1.ListServersResponse
-	(*RelayRequest)(nil),          // 27: subjectbroker.broker.v1.RelayRequest
-	(*RelayOpen)(nil),             // 28: subjectbroker.broker.v1.RelayOpen
-	(*RelayCall)(nil),             // 29: subjectbroker.broker.v1.RelayCall
-	(*RelayCancel)(nil),           // 30: subjectbroker.broker.v1.RelayCancel
-	(*RelayOutcome)(nil),          // 31: subjectbroker.broker.v1.RelayOutcome
-	(*RelayListed)(nil),           // 32: subjectbroker.broker.v1.RelayListed
-	(*ServerTool)(nil),            // 33: subjectbroker.broker.v1.ServerTool
-	(*RelayResponse)(nil),         // 34: subjectbroker.broker.v1.RelayResponse
-	(*RelayOpened)(nil),           // 35: subjectbroker.broker.v1.RelayOpened
-	(*RelayVerdict)(nil),          // 36: subjectbroker.broker.v1.RelayVerdict
-	(*RelayWaiting)(nil),          // 37: subjectbroker.broker.v1.RelayWaiting
-	(*RelayAnswer)(nil),           // 38: subjectbroker.broker.v1.RelayAnswer
-	(*RelayProgress)(nil),         // 39: subjectbroker.broker.v1.RelayProgress
-	(*RelayTools)(nil),            // 40: subjectbroker.broker.v1.RelayTools
-	(*RelayKill)(nil),             // 41: subjectbroker.broker.v1.RelayKill
-	(*AgentKeyClaim)(nil),         // 42: subjectbroker.broker.v1.AgentKeyClaim
-	(*AuthenticateRequest)(nil),   // 43: subjectbroker.broker.v1.AuthenticateRequest
-	(*AuthenticateResponse)(nil),  // 44: subjectbroker.broker.v1.AuthenticateResponse
+	(RelayMode)(0),                   // 0: subjectbroker.broker.v1.RelayMode
+	(RelayEnd)(0),                    // 1: subjectbroker.broker.v1.RelayEnd
+	(*OpenRunRequest)(nil),           // 2: subjectbroker.broker.v1.OpenRunRequest
+	(*SubjectClaim)(nil),             // 3: subjectbroker.broker.v1.SubjectClaim
+	(*OpenRunResponse)(nil),          // 4: subjectbroker.broker.v1.OpenRunResponse
+	(*CloseRunRequest)(nil),          // 5: subjectbroker.broker.v1.CloseRunRequest
+	(*CloseRunResponse)(nil),         // 6: subjectbroker.broker.v1.CloseRunResponse
+	(*ListResourcesRequest)(nil),     // 7: subjectbroker.broker.v1.ListResourcesRequest
+	(*ListResourcesResponse)(nil),    // 8: subjectbroker.broker.v1.ListResourcesResponse
+	(*Resource)(nil),                 // 9: subjectbroker.broker.v1.Resource
+	(*AcquireRequest)(nil),           // 10: subjectbroker.broker.v1.AcquireRequest
+	(*AcquireResponse)(nil),          // 11: subjectbroker.broker.v1.AcquireResponse
+	(*ExplainRequest)(nil),           // 12: subjectbroker.broker.v1.ExplainRequest
+	(*ExplainResponse)(nil),          // 13: subjectbroker.broker.v1.ExplainResponse
+	(*CanRequest)(nil),               // 14: subjectbroker.broker.v1.CanRequest
+	(*CanResponse)(nil),              // 15: subjectbroker.broker.v1.CanResponse
+	(*ReportRequest)(nil),            // 16: subjectbroker.broker.v1.ReportRequest
+	(*ReportResponse)(nil),           // 17: subjectbroker.broker.v1.ReportResponse
+	(*WatchRequest)(nil),             // 18: subjectbroker.broker.v1.WatchRequest
+	(*WatchResponse)(nil),            // 19: subjectbroker.broker.v1.WatchResponse
+	(*ListChanged)(nil),              // 20: subjectbroker.broker.v1.ListChanged
+	(*Ready)(nil),                    // 21: subjectbroker.broker.v1.Ready
+	(*ResourceUpdated)(nil),          // 22: subjectbroker.broker.v1.ResourceUpdated
+	(*RunEnded)(nil),                 // 23: subjectbroker.broker.v1.RunEnded
+	(*ServersChanged)(nil),           // 24: subjectbroker.broker.v1.ServersChanged
+	(*ListServersRequest)(nil),       // 25: subjectbroker.broker.v1.ListServersRequest
+	(*ListServersResponse)(nil),      // 26: subjectbroker.broker.v1.ListServersResponse
+	(*RelayRequest)(nil),             // 27: subjectbroker.broker.v1.RelayRequest
+	(*RelayOpen)(nil),                // 28: subjectbroker.broker.v1.RelayOpen
+	(*RelayCall)(nil),                // 29: subjectbroker.broker.v1.RelayCall
+	(*RelayCancel)(nil),              // 30: subjectbroker.broker.v1.RelayCancel
+	(*RelayOutcome)(nil),             // 31: subjectbroker.broker.v1.RelayOutcome
+	(*RelayListed)(nil),              // 32: subjectbroker.broker.v1.RelayListed
+	(*ServerTool)(nil),               // 33: subjectbroker.broker.v1.ServerTool
+	(*RelayResponse)(nil),            // 34: subjectbroker.broker.v1.RelayResponse
+	(*RelayOpened)(nil),              // 35: subjectbroker.broker.v1.RelayOpened
+	(*RelayVerdict)(nil),             // 36: subjectbroker.broker.v1.RelayVerdict
+	(*RelayWaiting)(nil),             // 37: subjectbroker.broker.v1.RelayWaiting
+	(*RelayAnswer)(nil),              // 38: subjectbroker.broker.v1.RelayAnswer
+	(*RelayProgress)(nil),            // 39: subjectbroker.broker.v1.RelayProgress
+	(*RelayTools)(nil),               // 40: subjectbroker.broker.v1.RelayTools
+	(*RelayKill)(nil),                // 41: subjectbroker.broker.v1.RelayKill
+	(*AgentKeyClaim)(nil),            // 42: subjectbroker.broker.v1.AgentKeyClaim
+	(*AuthenticateRequest)(nil),      // 43: subjectbroker.broker.v1.AuthenticateRequest
+	(*SearchKnowledgeRequest)(nil),   // 44: subjectbroker.broker.v1.SearchKnowledgeRequest
+	(*CaptureKnowledgeRequest)(nil),  // 45: subjectbroker.broker.v1.CaptureKnowledgeRequest
+	(*BrowseRecentRequest)(nil),      // 46: subjectbroker.broker.v1.BrowseRecentRequest
+	(*KnowledgeStatsRequest)(nil),    // 47: subjectbroker.broker.v1.KnowledgeStatsRequest
+	(*ReadEntryRequest)(nil),         // 48: subjectbroker.broker.v1.ReadEntryRequest
+	(*EntryHistoryRequest)(nil),      // 49: subjectbroker.broker.v1.EntryHistoryRequest
+	(*AuthenticateResponse)(nil),     // 50: subjectbroker.broker.v1.AuthenticateResponse
+	(*SearchKnowledgeResponse)(nil),  // 51: subjectbroker.broker.v1.SearchKnowledgeResponse
+	(*CaptureKnowledgeResponse)(nil), // 52: subjectbroker.broker.v1.CaptureKnowledgeResponse
+	(*BrowseRecentResponse)(nil),     // 53: subjectbroker.broker.v1.BrowseRecentResponse
+	(*KnowledgeStatsResponse)(nil),   // 54: subjectbroker.broker.v1.KnowledgeStatsResponse
+	(*ReadEntryResponse)(nil),        // 55: subjectbroker.broker.v1.ReadEntryResponse
+	(*EntryHistoryResponse)(nil),     // 56: subjectbroker.broker.v1.EntryHistoryResponse
 }
 var file_subjectbroker_broker_v1_broker_proto_depIdxs = []int32{
 	3,  // 0: subjectbroker.broker.v1.OpenRunRequest.subject:type_name -> subjectbroker.broker.v1.SubjectClaim
@@ -3253,19 +3281,31 @@ var file_subjectbroker_broker_v1_broker_proto_depIdxs = []int32{
 	18, // 33: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
 	25, // 34: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
 	27, // 35: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
-	4,  // 36: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
-	44, // 37: subjectbroker.broker.v1.BrokerService.Authenticate:output_type -> subjectbroker.broker.v1.AuthenticateResponse
-	6,  // 38: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
-	8,  // 39: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
-	11, // 40: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
-	13, // 41: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
-	15, // 42: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
-	17, // 43: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
-	19, // 44: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
-	26, // 45: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
-	34, // 46: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
-	36, // [36:47] is the sub-list for method output_type
-	25, // [25:36] is the sub-list for method input_type
+	44, // 36: subjectbroker.broker.v1.BrokerService.SearchKnowledge:input_type -> subjectbroker.broker.v1.SearchKnowledgeRequest
+	45, // 37: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:input_type -> subjectbroker.broker.v1.CaptureKnowledgeRequest
+	46, // 38: subjectbroker.broker.v1.BrokerService.BrowseRecent:input_type -> subjectbroker.broker.v1.BrowseRecentRequest
+	47, // 39: subjectbroker.broker.v1.BrokerService.KnowledgeStats:input_type -> subjectbroker.broker.v1.KnowledgeStatsRequest
+	48, // 40: subjectbroker.broker.v1.BrokerService.ReadEntry:input_type -> subjectbroker.broker.v1.ReadEntryRequest
+	49, // 41: subjectbroker.broker.v1.BrokerService.EntryHistory:input_type -> subjectbroker.broker.v1.EntryHistoryRequest
+	4,  // 42: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
+	50, // 43: subjectbroker.broker.v1.BrokerService.Authenticate:output_type -> subjectbroker.broker.v1.AuthenticateResponse
+	6,  // 44: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
+	8,  // 45: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
+	11, // 46: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
+	13, // 47: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
+	15, // 48: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
+	17, // 49: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
+	19, // 50: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
+	26, // 51: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
+	34, // 52: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
+	51, // 53: subjectbroker.broker.v1.BrokerService.SearchKnowledge:output_type -> subjectbroker.broker.v1.SearchKnowledgeResponse
+	52, // 54: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:output_type -> subjectbroker.broker.v1.CaptureKnowledgeResponse
+	53, // 55: subjectbroker.broker.v1.BrokerService.BrowseRecent:output_type -> subjectbroker.broker.v1.BrowseRecentResponse
+	54, // 56: subjectbroker.broker.v1.BrokerService.KnowledgeStats:output_type -> subjectbroker.broker.v1.KnowledgeStatsResponse
+	55, // 57: subjectbroker.broker.v1.BrokerService.ReadEntry:output_type -> subjectbroker.broker.v1.ReadEntryResponse
+	56, // 58: subjectbroker.broker.v1.BrokerService.EntryHistory:output_type -> subjectbroker.broker.v1.EntryHistoryResponse
+	42, // [42:59] is the sub-list for method output_type
+	25, // [25:42] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
 	25, // [25:25] is the sub-list for extension extendee
 	0,  // [0:25] is the sub-list for field type_name

@@ -33,17 +33,23 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	BrokerService_OpenRun_FullMethodName       = "/subjectbroker.broker.v1.BrokerService/OpenRun"
-	BrokerService_Authenticate_FullMethodName  = "/subjectbroker.broker.v1.BrokerService/Authenticate"
-	BrokerService_CloseRun_FullMethodName      = "/subjectbroker.broker.v1.BrokerService/CloseRun"
-	BrokerService_ListResources_FullMethodName = "/subjectbroker.broker.v1.BrokerService/ListResources"
-	BrokerService_Acquire_FullMethodName       = "/subjectbroker.broker.v1.BrokerService/Acquire"
-	BrokerService_Explain_FullMethodName       = "/subjectbroker.broker.v1.BrokerService/Explain"
-	BrokerService_Can_FullMethodName           = "/subjectbroker.broker.v1.BrokerService/Can"
-	BrokerService_Report_FullMethodName        = "/subjectbroker.broker.v1.BrokerService/Report"
-	BrokerService_Watch_FullMethodName         = "/subjectbroker.broker.v1.BrokerService/Watch"
-	BrokerService_ListServers_FullMethodName   = "/subjectbroker.broker.v1.BrokerService/ListServers"
-	BrokerService_Relay_FullMethodName         = "/subjectbroker.broker.v1.BrokerService/Relay"
+	BrokerService_OpenRun_FullMethodName          = "/subjectbroker.broker.v1.BrokerService/OpenRun"
+	BrokerService_Authenticate_FullMethodName     = "/subjectbroker.broker.v1.BrokerService/Authenticate"
+	BrokerService_CloseRun_FullMethodName         = "/subjectbroker.broker.v1.BrokerService/CloseRun"
+	BrokerService_ListResources_FullMethodName    = "/subjectbroker.broker.v1.BrokerService/ListResources"
+	BrokerService_Acquire_FullMethodName          = "/subjectbroker.broker.v1.BrokerService/Acquire"
+	BrokerService_Explain_FullMethodName          = "/subjectbroker.broker.v1.BrokerService/Explain"
+	BrokerService_Can_FullMethodName              = "/subjectbroker.broker.v1.BrokerService/Can"
+	BrokerService_Report_FullMethodName           = "/subjectbroker.broker.v1.BrokerService/Report"
+	BrokerService_Watch_FullMethodName            = "/subjectbroker.broker.v1.BrokerService/Watch"
+	BrokerService_ListServers_FullMethodName      = "/subjectbroker.broker.v1.BrokerService/ListServers"
+	BrokerService_Relay_FullMethodName            = "/subjectbroker.broker.v1.BrokerService/Relay"
+	BrokerService_SearchKnowledge_FullMethodName  = "/subjectbroker.broker.v1.BrokerService/SearchKnowledge"
+	BrokerService_CaptureKnowledge_FullMethodName = "/subjectbroker.broker.v1.BrokerService/CaptureKnowledge"
+	BrokerService_BrowseRecent_FullMethodName     = "/subjectbroker.broker.v1.BrokerService/BrowseRecent"
+	BrokerService_KnowledgeStats_FullMethodName   = "/subjectbroker.broker.v1.BrokerService/KnowledgeStats"
+	BrokerService_ReadEntry_FullMethodName        = "/subjectbroker.broker.v1.BrokerService/ReadEntry"
+	BrokerService_EntryHistory_FullMethodName     = "/subjectbroker.broker.v1.BrokerService/EntryHistory"
 )
 
 // BrokerServiceClient is the client API for BrokerService service.
@@ -82,6 +88,18 @@ type BrokerServiceClient interface {
 	// Relay judges the messages of one client to one MCP server. The first request
 	// is open. A call that waits for a person holds up no other.
 	Relay(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RelayRequest, RelayResponse], error)
+	// SearchKnowledge finds entries of the governed memory.
+	SearchKnowledge(ctx context.Context, in *SearchKnowledgeRequest, opts ...grpc.CallOption) (*SearchKnowledgeResponse, error)
+	// CaptureKnowledge adds one.
+	CaptureKnowledge(ctx context.Context, in *CaptureKnowledgeRequest, opts ...grpc.CallOption) (*CaptureKnowledgeResponse, error)
+	// BrowseRecent lists the newest.
+	BrowseRecent(ctx context.Context, in *BrowseRecentRequest, opts ...grpc.CallOption) (*BrowseRecentResponse, error)
+	// KnowledgeStats counts them.
+	KnowledgeStats(ctx context.Context, in *KnowledgeStatsRequest, opts ...grpc.CallOption) (*KnowledgeStatsResponse, error)
+	// ReadEntry returns one.
+	ReadEntry(ctx context.Context, in *ReadEntryRequest, opts ...grpc.CallOption) (*ReadEntryResponse, error)
+	// EntryHistory returns one with all that it took the place of, and what took its.
+	EntryHistory(ctx context.Context, in *EntryHistoryRequest, opts ...grpc.CallOption) (*EntryHistoryResponse, error)
 }
 
 type brokerServiceClient struct {
@@ -214,6 +232,66 @@ func (c *brokerServiceClient) Relay(ctx context.Context, opts ...grpc.CallOption
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type BrokerService_RelayClient = grpc.BidiStreamingClient[RelayRequest, RelayResponse]
 
+func (c *brokerServiceClient) SearchKnowledge(ctx context.Context, in *SearchKnowledgeRequest, opts ...grpc.CallOption) (*SearchKnowledgeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SearchKnowledgeResponse)
+	err := c.cc.Invoke(ctx, BrokerService_SearchKnowledge_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *brokerServiceClient) CaptureKnowledge(ctx context.Context, in *CaptureKnowledgeRequest, opts ...grpc.CallOption) (*CaptureKnowledgeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CaptureKnowledgeResponse)
+	err := c.cc.Invoke(ctx, BrokerService_CaptureKnowledge_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *brokerServiceClient) BrowseRecent(ctx context.Context, in *BrowseRecentRequest, opts ...grpc.CallOption) (*BrowseRecentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BrowseRecentResponse)
+	err := c.cc.Invoke(ctx, BrokerService_BrowseRecent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *brokerServiceClient) KnowledgeStats(ctx context.Context, in *KnowledgeStatsRequest, opts ...grpc.CallOption) (*KnowledgeStatsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(KnowledgeStatsResponse)
+	err := c.cc.Invoke(ctx, BrokerService_KnowledgeStats_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *brokerServiceClient) ReadEntry(ctx context.Context, in *ReadEntryRequest, opts ...grpc.CallOption) (*ReadEntryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReadEntryResponse)
+	err := c.cc.Invoke(ctx, BrokerService_ReadEntry_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *brokerServiceClient) EntryHistory(ctx context.Context, in *EntryHistoryRequest, opts ...grpc.CallOption) (*EntryHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EntryHistoryResponse)
+	err := c.cc.Invoke(ctx, BrokerService_EntryHistory_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // BrokerServiceServer is the server API for BrokerService service.
 // All implementations must embed UnimplementedBrokerServiceServer
 // for forward compatibility.
@@ -250,6 +328,18 @@ type BrokerServiceServer interface {
 	// Relay judges the messages of one client to one MCP server. The first request
 	// is open. A call that waits for a person holds up no other.
 	Relay(grpc.BidiStreamingServer[RelayRequest, RelayResponse]) error
+	// SearchKnowledge finds entries of the governed memory.
+	SearchKnowledge(context.Context, *SearchKnowledgeRequest) (*SearchKnowledgeResponse, error)
+	// CaptureKnowledge adds one.
+	CaptureKnowledge(context.Context, *CaptureKnowledgeRequest) (*CaptureKnowledgeResponse, error)
+	// BrowseRecent lists the newest.
+	BrowseRecent(context.Context, *BrowseRecentRequest) (*BrowseRecentResponse, error)
+	// KnowledgeStats counts them.
+	KnowledgeStats(context.Context, *KnowledgeStatsRequest) (*KnowledgeStatsResponse, error)
+	// ReadEntry returns one.
+	ReadEntry(context.Context, *ReadEntryRequest) (*ReadEntryResponse, error)
+	// EntryHistory returns one with all that it took the place of, and what took its.
+	EntryHistory(context.Context, *EntryHistoryRequest) (*EntryHistoryResponse, error)
 	mustEmbedUnimplementedBrokerServiceServer()
 }
 
@@ -292,6 +382,24 @@ func (UnimplementedBrokerServiceServer) ListServers(context.Context, *ListServer
 }
 func (UnimplementedBrokerServiceServer) Relay(grpc.BidiStreamingServer[RelayRequest, RelayResponse]) error {
 	return status.Error(codes.Unimplemented, "method Relay not implemented")
+}
+func (UnimplementedBrokerServiceServer) SearchKnowledge(context.Context, *SearchKnowledgeRequest) (*SearchKnowledgeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SearchKnowledge not implemented")
+}
+func (UnimplementedBrokerServiceServer) CaptureKnowledge(context.Context, *CaptureKnowledgeRequest) (*CaptureKnowledgeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CaptureKnowledge not implemented")
+}
+func (UnimplementedBrokerServiceServer) BrowseRecent(context.Context, *BrowseRecentRequest) (*BrowseRecentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BrowseRecent not implemented")
+}
+func (UnimplementedBrokerServiceServer) KnowledgeStats(context.Context, *KnowledgeStatsRequest) (*KnowledgeStatsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method KnowledgeStats not implemented")
+}
+func (UnimplementedBrokerServiceServer) ReadEntry(context.Context, *ReadEntryRequest) (*ReadEntryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReadEntry not implemented")
+}
+func (UnimplementedBrokerServiceServer) EntryHistory(context.Context, *EntryHistoryRequest) (*EntryHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method EntryHistory not implemented")
 }
 func (UnimplementedBrokerServiceServer) mustEmbedUnimplementedBrokerServiceServer() {}
 func (UnimplementedBrokerServiceServer) testEmbeddedByValue()                       {}
@@ -494,6 +602,114 @@ func _BrokerService_Relay_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type BrokerService_RelayServer = grpc.BidiStreamingServer[RelayRequest, RelayResponse]
 
+func _BrokerService_SearchKnowledge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SearchKnowledgeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BrokerServiceServer).SearchKnowledge(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BrokerService_SearchKnowledge_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BrokerServiceServer).SearchKnowledge(ctx, req.(*SearchKnowledgeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BrokerService_CaptureKnowledge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CaptureKnowledgeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BrokerServiceServer).CaptureKnowledge(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BrokerService_CaptureKnowledge_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BrokerServiceServer).CaptureKnowledge(ctx, req.(*CaptureKnowledgeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BrokerService_BrowseRecent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BrowseRecentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BrokerServiceServer).BrowseRecent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BrokerService_BrowseRecent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BrokerServiceServer).BrowseRecent(ctx, req.(*BrowseRecentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BrokerService_KnowledgeStats_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(KnowledgeStatsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BrokerServiceServer).KnowledgeStats(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BrokerService_KnowledgeStats_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BrokerServiceServer).KnowledgeStats(ctx, req.(*KnowledgeStatsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BrokerService_ReadEntry_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReadEntryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BrokerServiceServer).ReadEntry(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BrokerService_ReadEntry_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BrokerServiceServer).ReadEntry(ctx, req.(*ReadEntryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BrokerService_EntryHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EntryHistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BrokerServiceServer).EntryHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BrokerService_EntryHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BrokerServiceServer).EntryHistory(ctx, req.(*EntryHistoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // BrokerService_ServiceDesc is the grpc.ServiceDesc for BrokerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -536,6 +752,30 @@ var BrokerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListServers",
 			Handler:    _BrokerService_ListServers_Handler,
+		},
+		{
+			MethodName: "SearchKnowledge",
+			Handler:    _BrokerService_SearchKnowledge_Handler,
+		},
+		{
+			MethodName: "CaptureKnowledge",
+			Handler:    _BrokerService_CaptureKnowledge_Handler,
+		},
+		{
+			MethodName: "BrowseRecent",
+			Handler:    _BrokerService_BrowseRecent_Handler,
+		},
+		{
+			MethodName: "KnowledgeStats",
+			Handler:    _BrokerService_KnowledgeStats_Handler,
+		},
+		{
+			MethodName: "ReadEntry",
+			Handler:    _BrokerService_ReadEntry_Handler,
+		},
+		{
+			MethodName: "EntryHistory",
+			Handler:    _BrokerService_EntryHistory_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -41,7 +41,7 @@ type KnowledgeEntry struct {
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Title, one line, at most 256 bytes.
 	Title string `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`
-	// Text, at most 64 KiB; in lists and searches an excerpt.
+	// Text, at most 48 KiB; in lists and searches an excerpt.
 	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
 	// Tags, sorted, at most 16 of at most 64 bytes.
 	Tags []string `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
@@ -507,7 +507,7 @@ type CaptureKnowledgeRequest struct {
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Title, one line, 1 to 256 bytes.
 	Title string `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`
-	// Text, at most 64 KiB.
+	// Text, at most 48 KiB.
 	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
 	// Tags, at most 16 of 1 to 64 bytes.
 	Tags []string `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`

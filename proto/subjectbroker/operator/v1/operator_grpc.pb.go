@@ -98,6 +98,9 @@ const (
 	OperatorService_DecideApproval_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/DecideApproval"
 	OperatorService_RevokeConsent_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/RevokeConsent"
 	OperatorService_WatchApprovals_FullMethodName        = "/subjectbroker.operator.v1.OperatorService/WatchApprovals"
+	OperatorService_ForgetKnowledge_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/ForgetKnowledge"
+	OperatorService_ImportKnowledge_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/ImportKnowledge"
+	OperatorService_ExportKnowledge_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/ExportKnowledge"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -253,6 +256,12 @@ type OperatorServiceClient interface {
 	// WatchApprovals streams the open requests and then every change. One entry is
 	// written when the stream starts.
 	WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error)
+	// ForgetKnowledge takes the content of entries out of the memory, for good.
+	ForgetKnowledge(ctx context.Context, in *ForgetKnowledgeRequest, opts ...grpc.CallOption) (*ForgetKnowledgeResponse, error)
+	// ImportKnowledge adds entries; each message is answered when it is durable.
+	ImportKnowledge(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ImportKnowledgeRequest, ImportKnowledgeResponse], error)
+	// ExportKnowledge writes entries.
+	ExportKnowledge(ctx context.Context, in *ExportKnowledgeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportKnowledgeResponse], error)
 }
 
 type operatorServiceClient struct {
@@ -981,6 +990,48 @@ func (c *operatorServiceClient) WatchApprovals(ctx context.Context, in *WatchApp
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_WatchApprovalsClient = grpc.ServerStreamingClient[WatchApprovalsResponse]
 
+func (c *operatorServiceClient) ForgetKnowledge(ctx context.Context, in *ForgetKnowledgeRequest, opts ...grpc.CallOption) (*ForgetKnowledgeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetKnowledgeResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ForgetKnowledge_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) ImportKnowledge(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ImportKnowledgeRequest, ImportKnowledgeResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[6], OperatorService_ImportKnowledge_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ImportKnowledgeRequest, ImportKnowledgeResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_ImportKnowledgeClient = grpc.BidiStreamingClient[ImportKnowledgeRequest, ImportKnowledgeResponse]
+
+func (c *operatorServiceClient) ExportKnowledge(ctx context.Context, in *ExportKnowledgeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportKnowledgeResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &OperatorService_ServiceDesc.Streams[7], OperatorService_ExportKnowledge_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportKnowledgeRequest, ExportKnowledgeResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_ExportKnowledgeClient = grpc.ServerStreamingClient[ExportKnowledgeResponse]
+
 // OperatorServiceServer is the server API for OperatorService service.
 // All implementations must embed UnimplementedOperatorServiceServer
 // for forward compatibility.
@@ -1134,6 +1185,12 @@ type OperatorServiceServer interface {
 	// WatchApprovals streams the open requests and then every change. One entry is
 	// written when the stream starts.
 	WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error
+	// ForgetKnowledge takes the content of entries out of the memory, for good.
+	ForgetKnowledge(context.Context, *ForgetKnowledgeRequest) (*ForgetKnowledgeResponse, error)
+	// ImportKnowledge adds entries; each message is answered when it is durable.
+	ImportKnowledge(grpc.BidiStreamingServer[ImportKnowledgeRequest, ImportKnowledgeResponse]) error
+	// ExportKnowledge writes entries.
+	ExportKnowledge(*ExportKnowledgeRequest, grpc.ServerStreamingServer[ExportKnowledgeResponse]) error
 	mustEmbedUnimplementedOperatorServiceServer()
 }
 
@@ -1344,6 +1401,15 @@ func (UnimplementedOperatorServiceServer) RevokeConsent(context.Context, *Revoke
 }
 func (UnimplementedOperatorServiceServer) WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error {
 	return status.Error(codes.Unimplemented, "method WatchApprovals not implemented")
+}
+func (UnimplementedOperatorServiceServer) ForgetKnowledge(context.Context, *ForgetKnowledgeRequest) (*ForgetKnowledgeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetKnowledge not implemented")
+}
+func (UnimplementedOperatorServiceServer) ImportKnowledge(grpc.BidiStreamingServer[ImportKnowledgeRequest, ImportKnowledgeResponse]) error {
+	return status.Error(codes.Unimplemented, "method ImportKnowledge not implemented")
+}
+func (UnimplementedOperatorServiceServer) ExportKnowledge(*ExportKnowledgeRequest, grpc.ServerStreamingServer[ExportKnowledgeResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportKnowledge not implemented")
 }
 func (UnimplementedOperatorServiceServer) mustEmbedUnimplementedOperatorServiceServer() {}
 func (UnimplementedOperatorServiceServer) testEmbeddedByValue()                         {}
@@ -2526,6 +2592,42 @@ func _OperatorService_WatchApprovals_Handler(srv interface{}, stream grpc.Server
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_WatchApprovalsServer = grpc.ServerStreamingServer[WatchApprovalsResponse]
 
+func _OperatorService_ForgetKnowledge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetKnowledgeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ForgetKnowledge(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ForgetKnowledge_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ForgetKnowledge(ctx, req.(*ForgetKnowledgeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_ImportKnowledge_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(OperatorServiceServer).ImportKnowledge(&grpc.GenericServerStream[ImportKnowledgeRequest, ImportKnowledgeResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_ImportKnowledgeServer = grpc.BidiStreamingServer[ImportKnowledgeRequest, ImportKnowledgeResponse]
+
+func _OperatorService_ExportKnowledge_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportKnowledgeRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(OperatorServiceServer).ExportKnowledge(m, &grpc.GenericServerStream[ExportKnowledgeRequest, ExportKnowledgeResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type OperatorService_ExportKnowledgeServer = grpc.ServerStreamingServer[ExportKnowledgeResponse]
+
 // OperatorService_ServiceDesc is the grpc.ServiceDesc for OperatorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -2777,6 +2879,10 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "RevokeConsent",
 			Handler:    _OperatorService_RevokeConsent_Handler,
 		},
+		{
+			MethodName: "ForgetKnowledge",
+			Handler:    _OperatorService_ForgetKnowledge_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -2807,6 +2913,17 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchApprovals",
 			Handler:       _OperatorService_WatchApprovals_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ImportKnowledge",
+			Handler:       _OperatorService_ImportKnowledge_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "ExportKnowledge",
+			Handler:       _OperatorService_ExportKnowledge_Handler,
 			ServerStreams: true,
 		},
 	},

@@ -1,0 +1,370 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"subjectbroker/daemon/memory"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// knowledge is the governed memory as it is in force: the index of what the vault
+// holds, made after each unlock and dropped at lock. Texts stay in the vault.
+//
+// What a change did to the vault is written into the index behind it: the change
+// only notes what is to be done, under the state's mutex, and whoever comes next
+// does it.
+type knowledge struct {
+	index *memory.Index
+
+	indexed atomic.Int64 // rows, while it is built
+	total   atomic.Int64
+	dropped atomic.Bool
+	settled chan struct{} // closed by settle: it is ready, or will not be
+	settle  func()
+
+	mu      sync.Mutex
+	ready   bool
+	fault   error // why it will not be
+	pending []func(*knowledge)
+	digests map[string]entryDigest // of each entry with a content, by id
+	current map[entryDigest]string // ids of current entries
+	graves  map[string]bool        // ids of forgotten entries
+}
+
+func newKnowledge() *knowledge {
+	index, err := memory.New(memory.Config{Kinds: entryKinds})
+	if err != nil { // of a list of kinds that is written above
+		panic(err)
+	}
+	settled := make(chan struct{})
+	return &knowledge{settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}}
+}
+
+// errNotReady says that the index is not whole yet.
+var errNotReady = &wire.Error{Reason: wire.BrokerUnavailable, Message: "the memory is being read; try again in a moment"}
+
+// use returns the index with everything in it that is known by now.
+func (k *knowledge) use() (*memory.Index, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.dropped.Load():
+		return nil, wire.Deny(wire.VaultLocked)
+	case k.fault != nil:
+		return nil, k.fault
+	case !k.ready:
+		return nil, errNotReady
+	}
+	k.catchUp()
+	return k.index, nil
+}
+
+// awaitMemory waits until the memory was read, for an operator: agents are told to
+// come again.
+func (d *Daemon) awaitMemory(ctx context.Context) error {
+	if err := d.needUnlocked(); err != nil {
+		return err
+	}
+	select {
+	case <-d.state().knowledge.settled:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// catchUp does what was noted. The caller holds mu.
+func (k *knowledge) catchUp() {
+	for _, do := range k.pending {
+		do(k)
+	}
+	k.pending = nil
+}
+
+// note has something done before the index is used again. It does not wait for
+// anything slow, and may be called under the state's mutex.
+func (k *knowledge) note(do func(*knowledge)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.pending = append(k.pending, do)
+}
+
+// add takes in an entry. The caller holds mu.
+func (k *knowledge) add(e knowledgeEntry) {
+	if err := k.index.Add(e.indexed()); err != nil {
+		k.fault = fmt.Errorf("%w: entry %s: %v", vault.ErrIntegrity, e.ID, err)
+		return
+	}
+	k.remember(e)
+}
+
+// remember notes what an entry says and that what it replaces is not current. The
+// caller holds mu.
+func (k *knowledge) remember(e knowledgeEntry) {
+	if old, ok := k.digests[e.Supersedes]; ok && k.current[old] == e.Supersedes {
+		delete(k.current, old)
+	}
+	if e.Forgotten != 0 {
+		k.graves[e.ID] = true
+		return
+	}
+	digest := e.digest()
+	k.digests[e.ID] = digest
+	if by, known := k.index.Current(e.ID); known && by == e.ID {
+		k.current[digest] = e.ID
+	}
+}
+
+// same is the current entry that says the same; empty when there is none.
+func (k *knowledge) same(digest entryDigest) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.catchUp()
+	return k.current[digest]
+}
+
+// says reports whether there is an entry with that id that says that, current or not.
+func (k *knowledge) says(id string, digest entryDigest) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.catchUp()
+	said, ok := k.digests[id]
+	return ok && said == digest
+}
+
+// list is the ids of what has a content in tenants, the oldest first and nothing
+// before what it took the place of; without history those that are current.
+func (k *knowledge) list(tenants []string, history bool) []string {
+	type one struct {
+		id      string
+		created int64
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.catchUp()
+	var all []one
+	chains := map[string][]memory.Version{} // of those that took the place of something
+	for id := range k.digests {
+		tenant, _ := k.index.TenantOf(id)
+		current, _ := k.index.Current(id)
+		if !inScope(tenants, tenant) || !history && current != id {
+			continue
+		}
+		chain := k.index.History(id)
+		at := slices.IndexFunc(chain, func(v memory.Version) bool { return v.ID == id })
+		if older := chain[at+1:]; len(older) > 0 && history {
+			chains[id] = older
+		}
+		all = append(all, one{id, chain[at].Created})
+	}
+	slices.SortFunc(all, func(a, b one) int { return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.id, b.id)) })
+	listed := make(map[string]bool, len(all))
+	ids := make([]string, 0, len(all))
+	put := func(id string) {
+		if _, content := k.digests[id]; content && !listed[id] {
+			listed[id] = true
+			ids = append(ids, id)
+		}
+	}
+	for _, one := range all {
+		for _, older := range slices.Backward(chains[one.id]) { // clocks may have stood elsewhere
+			put(older.ID)
+		}
+		put(one.id)
+	}
+	return ids
+}
+
+// forget takes the content of an entry out. The caller holds mu.
+func (k *knowledge) forget(id string) {
+	if err := k.index.Forget(id); err != nil {
+		k.fault = fmt.Errorf("%w: forgetting entry %s: %v", vault.ErrIntegrity, id, err)
+	}
+	k.lose(id)
+	k.graves[id] = true
+}
+
+func (k *knowledge) lose(id string) {
+	if digest, ok := k.digests[id]; ok {
+		delete(k.digests, id)
+		if k.current[digest] == id {
+			delete(k.current, digest)
+		}
+	}
+}
+
+// removeTenant takes a tenant out. The caller holds mu.
+func (k *knowledge) removeTenant(tenant string) {
+	for id := range k.digests {
+		if of, _ := k.index.TenantOf(id); of == tenant {
+			k.lose(id)
+		}
+	}
+	for id := range k.graves {
+		if of, _ := k.index.TenantOf(id); of == tenant {
+			delete(k.graves, id)
+		}
+	}
+	k.index.RemoveTenant(tenant)
+}
+
+// stats counts a tenant's entries; zero until they are known.
+func (k *knowledge) stats(tenant string) memory.TenantStats {
+	ix, err := k.use()
+	if err != nil {
+		return memory.TenantStats{}
+	}
+	return ix.Stats([]string{tenant})[0]
+}
+
+// ids are all entries of a tenant, forgotten ones too.
+func (k *knowledge) ids(tenant string) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.catchUp()
+	var ids []string
+	for _, all := range []func(func(string) bool){maps.Keys(k.digests), maps.Keys(k.graves)} {
+		for id := range all {
+			if of, _ := k.index.TenantOf(id); of == tenant {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
+// drop takes everything out, at lock.
+func (k *knowledge) drop() {
+	k.dropped.Store(true)
+	k.settle()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.index.Drop()
+	k.pending, k.digests, k.current, k.graves = nil, nil, nil, nil
+}
+
+// progress is how many rows were read of how many; both 0 when it is ready.
+func (k *knowledge) progress() (indexed, total uint64) {
+	k.mu.Lock()
+	ready := k.ready
+	k.mu.Unlock()
+	if ready {
+		return 0, 0
+	}
+	return uint64(k.indexed.Load()), uint64(max(k.total.Load(), 1))
+}
+
+// indexBatch is how many entries go into the index at once while it is built.
+const indexBatch = 2048
+
+var errDropped = errors.New("the memory was dropped")
+
+// build reads the vault into the index. Until it is done nothing is captured.
+func (k *knowledge) build(v *vault.Vault) error {
+	err := v.View(func(tx *vault.Tx) error {
+		total, err := tx.Count(bucketKnowledge)
+		if err != nil {
+			return err
+		}
+		k.total.Store(int64(total))
+		var entries []knowledgeEntry
+		flush := func() error {
+			if err := k.take(entries); err != nil {
+				return err
+			}
+			k.indexed.Add(int64(len(entries)))
+			entries = entries[:0]
+			return nil
+		}
+		err = tx.Each(bucketKnowledge, func(id string, row []byte) error {
+			if k.dropped.Load() {
+				return errDropped
+			}
+			e, err := decodeEntry(id, row)
+			if err != nil {
+				return err
+			}
+			if entries = append(entries, e); len(entries) < indexBatch {
+				return nil
+			}
+			return flush()
+		})
+		return errors.Join(err, flush())
+	})
+	if err == nil {
+		k.index.Settle()
+	}
+	defer k.settle()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.dropped.Load() { // whatever went wrong then went wrong because of that
+		return nil
+	}
+	for id, digest := range k.digests {
+		if current, _ := k.index.Current(id); current == id {
+			k.current[digest] = id
+		}
+	}
+	k.ready, k.fault = err == nil, err
+	return err
+}
+
+// take takes in a batch while the index is built.
+func (k *knowledge) take(entries []knowledgeEntry) error {
+	batch := make([]memory.Entry, len(entries))
+	for i := range entries {
+		batch[i] = entries[i].indexed()
+	}
+	var failed error
+	k.index.AddAll(batch, func(e memory.Entry, err error) {
+		failed = errors.Join(failed, fmt.Errorf("%w: entry %s: %v", vault.ErrIntegrity, e.ID, err))
+	})
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.dropped.Load() {
+		return errDropped
+	}
+	for i := range entries {
+		if e := &entries[i]; e.Forgotten == 0 {
+			k.digests[e.ID] = e.digest()
+		} else {
+			k.graves[e.ID] = true
+		}
+	}
+	return failed
+}
+
+// indexKnowledge reads the memory after an unlock. It is part of the upkeep.
+func (d *Daemon) indexKnowledge() {
+	k := d.state().knowledge
+	if !d.state().open || !k.wanted() {
+		return
+	}
+	if err := k.build(d.vault); err != nil {
+		d.logger.Error("reading the memory", "error", err)
+	}
+	d.hub.listChanged() // its tools can be used now
+}
+
+// wanted reports whether it is to be built.
+func (k *knowledge) wanted() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.ready && k.fault == nil && !k.dropped.Load()
+}
+
+// putInForce makes a state the one that holds. What was in the memory of the one
+// before goes.
+func (d *Daemon) putInForce(st *state) {
+	if before := d.current.Swap(st); before != nil && before.knowledge != st.knowledge {
+		before.knowledge.drop()
+	}
+}

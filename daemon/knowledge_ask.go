@@ -1,0 +1,212 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"subjectbroker/audit"
+	"subjectbroker/daemon/memory"
+	"subjectbroker/grants"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// causeScopeChanged: what the caller may read became less while it was read.
+const causeScopeChanged = "SCOPE_CHANGED"
+
+// maxTenantsNamed is how many tenants one request may name.
+const maxTenantsNamed = 256
+
+// recollection is one request about the memory on the release path: parsed, then
+// judged for its whole scope, and only then carried out, with the scope that was
+// granted and nothing else.
+type recollection struct {
+	d      *Daemon
+	r      *run
+	action grants.Action
+	tool   string   // of the shim's, which its ceiling has to list
+	named  []string // tenants, as the caller named them
+	single bool     // it is about one entry, whose tenant the caller did not name
+	entry  audit.Entry
+
+	granted []string // what it was carried out for
+	outside []string // of named: what is not the caller's
+	carried bool
+	count   uint64
+	bytes   int64
+}
+
+// recall makes a request about tenants. Those that are named have to be names.
+func (d *Daemon) recall(r *run, kind audit.Kind, tool string, action grants.Action, named []string) *recollection {
+	return &recollection{d: d, r: r, action: action, tool: tool, named: named, entry: r.entry(kind)}
+}
+
+// named reports whether tenants can be named so.
+func tenantsNamed(tenants []string) bool {
+	return len(tenants) <= maxTenantsNamed && !slices.ContainsFunc(tenants, func(name string) bool { return grants.CheckName(name) != nil })
+}
+
+// malformed records a request that is no good, before anything is looked up.
+func (c *recollection) malformed(ctx context.Context) error {
+	return c.d.malformed(ctx, c.r.peer, c.entry)
+}
+
+// answer carries the request out by handle, which is told the granted scope, and
+// returns the answer that handle made, once its entry is durable.
+func answerFrom[T proto.Message](ctx context.Context, c *recollection, handle func(ix *memory.Index, scope []string) (T, uint64, error)) (T, error) {
+	var none, made T
+	d := c.d
+	if !c.r.ceiling.Lists(c.tool) {
+		return none, d.refuseTool(ctx, c.r, c.action.String(), c.tool)
+	}
+	a := ask{
+		entry: c.entry, peer: c.r.peer, capability: c.action.String(),
+		decide: c.decide,
+		over:   func() bool { return d.over(c.r) },
+		also:   c,
+		open: func(out *opened) error {
+			ix, err := d.state().knowledge.use()
+			if err != nil {
+				return err
+			}
+			c.carried = true
+			made, c.count, err = handle(ix, c.granted)
+			if err != nil {
+				return err
+			}
+			c.bytes = int64(proto.Size(made))
+			if !shareOf(ctx).grow(c.bytes) {
+				return errUnread
+			}
+			return nil
+		},
+	}
+	got, err := d.walk(ctx, a, grants.Capability{Action: c.action})
+	if err != nil {
+		return none, err
+	}
+	c.r.count("", got.reason == wire.Allowed, nil)
+	if got.reason == wire.TenantOutOfScope {
+		return none, wire.OutOfScope(c.tool, c.outside, c.allowed())
+	}
+	if got.reason != wire.Allowed {
+		return none, got.refusal()
+	}
+	return made, nil
+}
+
+// decide judges the whole scope. What was carried out for a scope is handed out only
+// as long as all of that is granted.
+func (c *recollection) decide(grants.Capability) grants.Decision {
+	granted, outside := c.d.state().scope(c.r.asker(), c.action, c.named, c.d.clock.read())
+	denied := grants.Decision{Outcome: grants.Denied, Reason: grants.ReasonAccessDenied, Cause: grants.CauseNoGrant}
+	switch {
+	case len(outside) > 0 && c.single: // which tenant it is in is not the caller's to know
+		return denied
+	case len(outside) > 0:
+		c.outside = outside
+		denied.Reason = grants.Reason(wire.TenantOutOfScope)
+		return denied
+	case len(granted) == 0:
+		return denied
+	case c.carried && !includes(granted, c.granted):
+		denied.Cause = causeScopeChanged
+		return denied
+	case !c.carried:
+		c.granted = granted
+	}
+	return grants.Decision{Outcome: grants.Allowed, Reason: grants.ReasonAllowed}
+}
+
+// includes reports whether all of part is in whole; both are sorted.
+func includes(whole, part []string) bool {
+	for _, one := range part {
+		if _, found := slices.BinarySearch(whole, one); !found {
+			return false
+		}
+	}
+	return true
+}
+
+// allowed are the caller's own tenants, for an answer to who named others.
+func (c *recollection) allowed() []string {
+	granted, _ := c.d.state().scope(c.r.asker(), c.action, nil, c.d.clock.read())
+	return granted
+}
+
+// The rest of what is judged beside the grants: nothing is.
+func (c *recollection) judge(*verdict)       {}
+func (c *recollection) at(uint64, time.Time) {}
+func (c *recollection) take(*verdict)        {}
+func (c *recollection) giveBack()            {}
+func (c *recollection) strict() bool         { return true }
+
+// tell says in the entry which tenants it is about: those that were searched, or
+// named in vain.
+func (c *recollection) tell(e *audit.Entry, v verdict) {
+	e.Tool, e.KeyID = c.tool, c.r.key
+	if v.outcome == grants.Allowed && !v.failed {
+		e.Tenants, e.Count, e.Bytes, e.Disclosed = c.granted, c.count, &c.bytes, disclosedYes
+		return
+	}
+	if !c.single || c.named[0] != nowhere {
+		e.Tenants = slices.Compact(slices.Sorted(slices.Values(c.named)))
+	}
+}
+
+// rows reads entries from the vault, whatever the index says of them: what is in no
+// tenant of the scope, or forgotten, is left out. Ids that have no row are left out
+// too: they were removed meanwhile.
+func (d *Daemon) rows(scope []string, ids func(func(id string) bool), each func(knowledgeEntry) error) error {
+	return d.vault.View(func(tx *vault.Tx) error {
+		var failed error
+		ids(func(id string) bool {
+			row, err := tx.Get(bucketKnowledge, id)
+			if errors.Is(err, vault.ErrNotFound) {
+				return true
+			}
+			var e knowledgeEntry
+			if err == nil {
+				e, err = decodeEntry(id, row)
+			}
+			if err == nil && inScope(scope, e.Tenant) {
+				err = each(e)
+			}
+			failed = err
+			return err == nil
+		})
+		return failed
+	})
+}
+
+// inScope is the second layer: whatever led here, an entry of another tenant goes
+// nowhere.
+func inScope(scope []string, tenant string) bool {
+	_, found := slices.BinarySearch(scope, tenant)
+	return found
+}
+
+// Tools of the memory, by what they need.
+var (
+	recallTools  = []string{grants.ToolBrowseRecent, grants.ToolHistory, grants.ToolKnowledgeStats, grants.ToolReadEntry, grants.ToolSearchKnowledge}
+	captureTools = []string{grants.ToolCaptureKnowledge}
+)
+
+// knowledgeTools are those that the run may use now on some tenant.
+func (d *Daemon) knowledgeTools(r *run) []string {
+	var tools []string
+	for action, names := range map[grants.Action][]string{grants.MemoryRead: recallTools, grants.MemoryWrite: captureTools} {
+		granted, _ := d.state().scope(r.asker(), action, nil, d.clock.read())
+		for _, name := range names {
+			if len(granted) > 0 && r.ceiling.Lists(name) {
+				tools = append(tools, name)
+			}
+		}
+	}
+	slices.Sort(tools)
+	return tools
+}

@@ -1,0 +1,374 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"subjectbroker/audit"
+	"subjectbroker/daemon/memory"
+	"subjectbroker/grants"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// Limits of requests about the memory.
+const (
+	maxQuery      = 1 << 10
+	maxHits       = 100
+	defaultHits   = 10
+	defaultRecent = 20
+	excerptBytes  = 480
+	maxReplaced   = 8         // of those that a hit names
+	maxHistory    = 256 << 10 // bytes of texts in a history
+)
+
+// SearchKnowledge finds entries.
+func (b broker) SearchKnowledge(ctx context.Context, req *brokerv1.SearchKnowledgeRequest) (*brokerv1.SearchKnowledgeResponse, error) {
+	r, err := b.d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	d := b.d
+	c := d.recall(r, kindMemorySearch, grants.ToolSearchKnowledge, grants.MemoryRead, req.GetTenants())
+	query, err := memory.ParseQuery(req.GetQuery())
+	if err != nil || len(req.GetQuery()) > maxQuery || !tenantsNamed(c.named) || !kindsNamed(req.GetKinds()) || req.GetLimit() > maxHits || req.GetSince() < 0 {
+		return nil, c.malformed(ctx)
+	}
+	limit := orDefault(req.GetLimit(), defaultHits)
+	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.SearchKnowledgeResponse, uint64, error) {
+		found := ix.Search(query, memory.Scope{Tenants: scope, Kinds: req.GetKinds(), Since: req.GetSince(), Limit: limit})
+		out := &brokerv1.SearchKnowledgeResponse{Tenants: scope, Total: uint64(found.Total)}
+		err := d.hits(ix, scope, query, found.Hits, out)
+		return out, uint64(len(out.Hits)), err
+	})
+}
+
+// hits reads what was found.
+func (d *Daemon) hits(ix *memory.Index, scope []string, query memory.Query, found []memory.Hit, out *brokerv1.SearchKnowledgeResponse) error {
+	byID := make(map[string]*memory.Hit, len(found))
+	replaced := map[string]*brokerv1.KnowledgeReplaced{}
+	var order []string
+	for i := range found {
+		hit := &found[i]
+		byID[hit.ID] = hit
+		order = append(order, hit.ID)
+	}
+	err := d.rows(scope, slices.Values(order), func(e knowledgeEntry) error {
+		if e.Forgotten != 0 {
+			return nil
+		}
+		hit := byID[e.ID]
+		message := d.entryMessage(ix, e)
+		message.Text, message.Cut = cutText(memory.Excerpt(e.Text, query, excerptBytes), e.Text)
+		one := &brokerv1.KnowledgeHit{Entry: message, Score: hit.Score, Matched: hit.Matched}
+		for _, version := range hit.Replaced[:min(len(hit.Replaced), maxReplaced)] {
+			was := &brokerv1.KnowledgeReplaced{EntryId: version.ID, Replaced: version.Superseded}
+			one.Replaced = append(one.Replaced, was)
+			replaced[version.ID] = was
+		}
+		out.Hits = append(out.Hits, one)
+		return nil
+	})
+	if err != nil || len(replaced) == 0 {
+		return err
+	}
+	return d.rows(scope, keysOf(replaced), func(e knowledgeEntry) error {
+		replaced[e.ID].Title = e.Title
+		return nil
+	})
+}
+
+// keysOf goes through the keys of a map.
+func keysOf[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for key := range m {
+			if !yield(key) {
+				return
+			}
+		}
+	}
+}
+
+// cutText is an excerpt and whether it is less than the text.
+func cutText(excerpt, text string) (string, bool) { return excerpt, excerpt != text }
+
+func orDefault(value uint32, fallback int) int {
+	if value == 0 {
+		return fallback
+	}
+	return int(value)
+}
+
+func kindsNamed(kinds []string) bool {
+	return len(kinds) <= len(entryKinds) && !slices.ContainsFunc(kinds, func(kind string) bool { return !slices.Contains(entryKinds, kind) })
+}
+
+// entryMessage is an entry as callers see it, with its whole text.
+func (d *Daemon) entryMessage(ix *memory.Index, e knowledgeEntry) *brokerv1.KnowledgeEntry {
+	message := &brokerv1.KnowledgeEntry{
+		EntryId: e.ID, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title, Text: e.Text, Tags: e.Tags, Subject: e.Subject, Created: e.Created,
+		RunId: e.Run, KeyId: e.Key, Supersedes: e.Supersedes, Forgotten: e.Forgotten != 0,
+	}
+	for _, version := range ix.History(e.ID) {
+		if version.ID == e.ID {
+			message.SupersededBy, message.Superseded = version.SupersededBy, version.Superseded
+		}
+	}
+	return message
+}
+
+// BrowseRecent lists the newest entries.
+func (b broker) BrowseRecent(ctx context.Context, req *brokerv1.BrowseRecentRequest) (*brokerv1.BrowseRecentResponse, error) {
+	r, err := b.d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	d := b.d
+	c := d.recall(r, kindMemoryBrowse, grants.ToolBrowseRecent, grants.MemoryRead, req.GetTenants())
+	before := req.GetBefore()
+	if !tenantsNamed(c.named) || !kindsNamed(req.GetKinds()) || req.GetLimit() > maxHits || before != "" && !isEntryID(before) {
+		return nil, c.malformed(ctx)
+	}
+	limit := orDefault(req.GetLimit(), defaultRecent)
+	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.BrowseRecentResponse, uint64, error) {
+		out := &brokerv1.BrowseRecentResponse{Tenants: scope}
+		recent, err := ix.Recent(memory.Scope{Tenants: scope, Kinds: req.GetKinds()}, limit, before)
+		if err != nil { // before is none of these, which an end of the list looks like as well
+			return out, 0, nil
+		}
+		ids := func(yield func(string) bool) {
+			for _, version := range recent {
+				if !yield(version.ID) {
+					return
+				}
+			}
+		}
+		err = d.rows(scope, ids, func(e knowledgeEntry) error {
+			if e.Forgotten != 0 {
+				return nil
+			}
+			message := d.entryMessage(ix, e)
+			message.Text, message.Cut = cutText(memory.Excerpt(e.Text, memory.Query{}, excerptBytes), e.Text)
+			out.Entries = append(out.Entries, message)
+			return nil
+		})
+		return out, uint64(len(out.Entries)), err
+	})
+}
+
+// KnowledgeStats counts entries.
+func (b broker) KnowledgeStats(ctx context.Context, req *brokerv1.KnowledgeStatsRequest) (*brokerv1.KnowledgeStatsResponse, error) {
+	r, err := b.d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	d := b.d
+	c := d.recall(r, kindMemoryStats, grants.ToolKnowledgeStats, grants.MemoryRead, req.GetTenants())
+	if !tenantsNamed(c.named) {
+		return nil, c.malformed(ctx)
+	}
+	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.KnowledgeStatsResponse, uint64, error) {
+		writable, _ := d.state().scope(r.asker(), grants.MemoryWrite, nil, d.clock.read())
+		out := &brokerv1.KnowledgeStatsResponse{}
+		for _, one := range ix.Stats(scope) {
+			stats := &brokerv1.TenantStats{
+				Tenant: one.Tenant, Superseded: uint64(one.Superseded), Newest: one.Newest, Oldest: one.Oldest,
+				Writable: inScope(writable, one.Tenant), Kinds: map[string]uint64{},
+			}
+			for kind, n := range one.Kinds {
+				stats.Kinds[kind] = uint64(n)
+			}
+			out.Tenants = append(out.Tenants, stats)
+		}
+		return out, uint64(len(out.Tenants)), nil
+	})
+}
+
+// ReadEntry returns one entry.
+func (b broker) ReadEntry(ctx context.Context, req *brokerv1.ReadEntryRequest) (*brokerv1.ReadEntryResponse, error) {
+	d, id := b.d, req.GetEntryId()
+	r, err := d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.recallEntry(ctx, r, kindMemoryRead, grants.ToolReadEntry, id)
+	if err != nil {
+		return nil, err
+	}
+	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.ReadEntryResponse, uint64, error) {
+		out := &brokerv1.ReadEntryResponse{}
+		err := d.rows(scope, slices.Values([]string{id}), func(e knowledgeEntry) error {
+			out.Entry = d.entryMessage(ix, e)
+			return nil
+		})
+		if err == nil && out.Entry == nil { // removed just now
+			err = vault.ErrNotFound
+		}
+		return out, 1, err
+	})
+}
+
+// EntryHistory returns the chain of an entry.
+func (b broker) EntryHistory(ctx context.Context, req *brokerv1.EntryHistoryRequest) (*brokerv1.EntryHistoryResponse, error) {
+	d, id := b.d, req.GetEntryId()
+	r, err := d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.recallEntry(ctx, r, kindMemoryHistory, grants.ToolHistory, id)
+	if err != nil {
+		return nil, err
+	}
+	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.EntryHistoryResponse, uint64, error) {
+		out := &brokerv1.EntryHistoryResponse{}
+		chain := ix.History(id)
+		ids := func(yield func(string) bool) {
+			for _, version := range chain {
+				if !yield(version.ID) {
+					return
+				}
+			}
+		}
+		left := maxHistory
+		err := d.rows(scope, ids, func(e knowledgeEntry) error {
+			message := d.entryMessage(ix, e)
+			if len(message.Text) > left {
+				message.Text, message.Cut = memory.Excerpt(message.Text, memory.Query{}, min(left, excerptBytes)), true
+			}
+			left -= len(message.Text)
+			out.Entries = append(out.Entries, message)
+			return nil
+		})
+		return out, uint64(len(out.Entries)), err
+	})
+}
+
+// nowhere is a tenant that cannot be: what is asked for in it is refused as what
+// somebody else has.
+const nowhere = "-"
+
+// recallEntry makes a request about one entry: about its tenant. An entry that is
+// not there is refused as one of a tenant that is not the caller's.
+func (d *Daemon) recallEntry(ctx context.Context, r *run, kind audit.Kind, tool, id string) (*recollection, error) {
+	c := d.recall(r, kind, tool, grants.MemoryRead, []string{nowhere})
+	if !isEntryID(id) {
+		c.entry.ResourceID = d.mask(id)
+		return nil, c.malformed(ctx)
+	}
+	c.entry.ResourceID = id
+	c.single = true
+	if ix, err := d.state().knowledge.use(); err == nil {
+		if tenant, known := ix.TenantOf(id); known {
+			c.named = []string{tenant}
+		}
+	}
+	return c, nil
+}
+
+// CaptureKnowledge adds an entry.
+func (b broker) CaptureKnowledge(ctx context.Context, req *brokerv1.CaptureKnowledgeRequest) (*brokerv1.CaptureKnowledgeResponse, error) {
+	d := b.d
+	r, err := d.identify(ctx, req.GetRunId())
+	if err != nil {
+		return nil, err
+	}
+	c := d.recall(r, kindMemoryCapture, grants.ToolCaptureKnowledge, grants.MemoryWrite, []string{req.GetTenant()})
+	e := knowledgeEntry{
+		ID: newEntryID(), Tenant: req.GetTenant(), Kind: req.GetKind(), Title: req.GetTitle(), Text: req.GetText(), Tags: req.GetTags(),
+		Subject: r.subject, Run: r.id, Launch: r.launchID(), Key: r.key, Supersedes: req.GetSupersedes(),
+	}
+	if !tenantsNamed(c.named) || e.check() != nil {
+		return nil, c.malformed(ctx)
+	}
+	var existed bool
+	err = d.capture(ctx, c, &e, &existed)
+	switch {
+	case errors.Is(err, errNotGranted): // the path of all refusals records it
+		_, err = answerFrom(ctx, c, func(*memory.Index, []string) (*brokerv1.CaptureKnowledgeResponse, uint64, error) {
+			return &brokerv1.CaptureKnowledgeResponse{}, 0, wire.Deny(wire.AccessDenied)
+		})
+		return nil, err
+	case err != nil:
+		return nil, err
+	}
+	ix, err := d.state().knowledge.use()
+	if err != nil {
+		return nil, err
+	}
+	message := d.entryMessage(ix, e)
+	message.Text = ""
+	return &brokerv1.CaptureKnowledgeResponse{Entry: message, Existed: existed}, nil
+}
+
+// errNotGranted stops a capture that has to be refused.
+var errNotGranted = errors.New("not granted")
+
+// capture stores an entry, judged again where no other change can come in between.
+// When the same is there already, e becomes that and one entry of the log says so.
+func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry, existed *bool) error {
+	if c.decide(grants.Capability{}).Outcome != grants.Allowed || !c.r.ceiling.Lists(c.tool) {
+		return errNotGranted
+	}
+	record := c.entry
+	record.Action, record.Tool, record.KeyID, record.Tenants = c.action.String(), c.tool, c.r.key, []string{e.Tenant}
+	record.Decision, record.ReasonCode = decisionAllow, string(wire.Allowed)
+	err := d.mutate(ctx, func(st *state) (change, error) {
+		if d.over(c.r) || c.decide(grants.Capability{}).Outcome != grants.Allowed {
+			return change{}, errNotGranted
+		}
+		ix, err := st.knowledge.use()
+		if err != nil {
+			return change{}, err
+		}
+		if ix.Size().Entries >= maxEntries {
+			return change{}, wire.Deny(wire.RateLimited)
+		}
+		e.Created = d.clock.now().UnixMilli()
+		if id := st.knowledge.same(e.digest()); id != "" && e.Supersedes == "" {
+			e.ID, *existed = id, true
+			return change{}, nil
+		}
+		if e.Supersedes != "" {
+			current, known := ix.Current(e.Supersedes)
+			tenant, _ := ix.TenantOf(e.Supersedes)
+			if !known || current != e.Supersedes || tenant != e.Tenant {
+				return change{}, errNotCurrent
+			}
+		}
+		row, err := encodeEntry(*e)
+		if err != nil {
+			return change{}, err
+		}
+		size := int64(len(e.Title) + len(e.Text))
+		record.ResourceID, record.Bytes = e.ID, &size
+		return change{
+			subject: true,
+			effects: []*audit.Entry{&record},
+			write:   func(tx *vault.Tx) error { return tx.Put(bucketKnowledge, e.ID, row) },
+			permit:  func(st *state) { st.knowledge.note(func(k *knowledge) { k.add(*e) }) },
+		}, nil
+	})
+	switch {
+	case errors.Is(err, errNotCurrent):
+		return c.malformed(ctx)
+	case err != nil || !*existed:
+		return err
+	}
+	stored := *e
+	err = d.rows([]string{e.Tenant}, slices.Values([]string{e.ID}), func(was knowledgeEntry) error { stored = was; return nil })
+	if err != nil {
+		return err
+	}
+	*e = stored
+	record.ResourceID, record.Cause = e.ID, causeExisted
+	return d.record(ctx, record)
+}
+
+// causeExisted: the same entry was there already.
+const causeExisted = "EXISTED"
+
+// errNotCurrent: what is to be superseded is no current entry of the tenant. To who
+// asks it is an argument that is no good, whatever else it may be.
+var errNotCurrent = errors.New("not a current entry")

@@ -1,0 +1,445 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"subjectbroker/daemon/memory"
+	"subjectbroker/grants"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// Limits of what an operator does with the memory at once.
+const (
+	maxForget      = 256
+	maxImportPiece = 1 << 20 // bytes of lines in one message
+	maxImportLine  = 256 << 10
+	exportPiece    = 256 << 10
+)
+
+// ForgetKnowledge takes the content of entries out of the vault, whose file is then
+// written anew without it, and out of the index.
+func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKnowledgeRequest) (*operatorv1.ForgetKnowledgeResponse, error) {
+	d := o.d
+	ids := req.GetEntryIds()
+	if len(ids) == 0 || len(ids) > maxForget {
+		return nil, refuse("1 to %d entries are forgotten at once", maxForget)
+	}
+	for _, id := range ids {
+		if !isEntryID(id) {
+			return nil, refuse("%q is not the id of an entry", id)
+		}
+	}
+	if err := d.awaitMemory(ctx); err != nil {
+		return nil, err
+	}
+	d.changing.mu.Lock()
+	defer d.changing.mu.Unlock()
+	response := &operatorv1.ForgetKnowledgeResponse{}
+	oldest := d.clock.now()
+	err := d.mutateLocked(ctx, func(st *state) (change, error) {
+		ix, err := st.knowledge.use()
+		if err != nil {
+			return change{}, err
+		}
+		var all []string
+		for _, id := range ids {
+			chain := ix.History(id)
+			if chain == nil {
+				return change{}, &wire.Error{Reason: wire.InvalidArgument, Message: "there is no entry " + id}
+			}
+			all = append(all, id)
+			at := slices.IndexFunc(chain, func(v memory.Version) bool { return v.ID == id })
+			if req.GetHistory() {
+				for _, older := range chain[at+1:] {
+					all = append(all, older.ID)
+				}
+			}
+		}
+		slices.Sort(all)
+		all = slices.Compact(all)
+		now := d.clock.now().UnixMilli()
+		rows := map[string][]byte{}
+		c := change{}
+		err = d.vault.View(func(tx *vault.Tx) error {
+			for _, id := range all {
+				row, err := tx.Get(bucketKnowledge, id)
+				if err != nil {
+					return err
+				}
+				e, err := decodeEntry(id, row)
+				if err != nil {
+					return err
+				}
+				if e.Forgotten != 0 {
+					continue
+				}
+				if rows[id], err = encodeEntry(e.tombstone(now)); err != nil {
+					return err
+				}
+				if captured := time.UnixMilli(e.Created); captured.Before(oldest) {
+					oldest = captured
+				}
+				record := o.entry(ctx, kindMemoryForget)
+				record.ResourceID, record.Tenants = id, []string{e.Tenant}
+				c.effects = append(c.effects, record)
+				response.EntryIds = append(response.EntryIds, id)
+			}
+			return nil
+		})
+		if err != nil {
+			return change{}, err
+		}
+		c.write = func(tx *vault.Tx) error {
+			for id, row := range rows {
+				if err := tx.Put(bucketKnowledge, id, row); err != nil {
+					return err
+				}
+			}
+			return tx.Put(bucketDaemon, rowPurge, []byte{1})
+		}
+		forgotten := slices.Clone(response.EntryIds)
+		c.permit = func(st *state) {
+			st.knowledge.note(func(k *knowledge) {
+				for _, id := range forgotten {
+					k.forget(id)
+				}
+			})
+		}
+		return c, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(response.EntryIds) == 0 {
+		return nil, refuse("nothing is left of these entries")
+	}
+	_, _ = d.state().knowledge.use() // out of the index before the answer
+	if _, err := d.purgeLocked(ctx); err != nil {
+		d.upkeep.wake()
+		d.logger.Error("purging", "error", err)
+		return nil, &wire.Error{
+			Reason:  refusal(err).Reason,
+			Message: "it was forgotten; its sealed bytes are still in the vault's file and are purged as soon as that can be done",
+		}
+	}
+	response.Backups, err = d.backupNames(oldest)
+	return response, err
+}
+
+// backupNames are the backups since a time, in words.
+func (d *Daemon) backupNames(since time.Time) ([]string, error) {
+	known, err := d.backups(since)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, one := range known {
+		names = append(names, strings.TrimSpace(fmt.Sprintf("%s %s of %s", one.GetId(), one.GetName(), time.UnixMilli(one.GetCreated()).UTC().Format(time.RFC3339))))
+	}
+	return names, nil
+}
+
+// knowledgeLine is one entry as it is exported and imported:
+//
+//	{"id":…,"tenant":…,"kind":…,"title":…,"text":…,"tags":[…],"created":…,"subject":…,"supersedes":…}
+//
+// created is in Unix milliseconds. Imported are those and nothing else; all but kind
+// and title may be missing, and tenant where the import names one. An entry that
+// supersedes another comes after it.
+type knowledgeLine struct {
+	ID         string   `json:"id,omitempty"`
+	Tenant     string   `json:"tenant,omitempty"`
+	Kind       string   `json:"kind"`
+	Title      string   `json:"title"`
+	Text       string   `json:"text,omitempty"`
+	Tags       []string `json:"tags,omitempty"`
+	Created    int64    `json:"created,omitempty"`
+	Subject    string   `json:"subject,omitempty"`
+	Supersedes string   `json:"supersedes,omitempty"`
+}
+
+// importing is one import that is going on.
+type importing struct {
+	o      operator
+	tenant string
+	dry    bool
+	ids    map[string]string // those of the file, and what they became
+	lines  uint64
+	added  uint64
+	kept   uint64
+	seen   map[entryDigest]string // of a dry run
+}
+
+// ImportKnowledge adds entries, a message of lines in one change. What is there
+// already, as a current entry that says the same, is not added again: an import that
+// was broken off is begun anew.
+func (o operator) ImportKnowledge(stream grpc.BidiStreamingServer[operatorv1.ImportKnowledgeRequest, operatorv1.ImportKnowledgeResponse]) error {
+	if err := o.d.meets(stream.Context(), fixed(whenRaised), nil); err != nil { // agents read it
+		return err
+	}
+	im := importing{o: o, ids: map[string]string{}, seen: map[entryDigest]string{}}
+	for first := true; ; first = false {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := o.d.awaitMemory(stream.Context()); err != nil {
+			return err
+		}
+		if first {
+			im.tenant, im.dry = req.GetTenant(), req.GetDryRun()
+		}
+		if len(req.GetLines()) > maxImportPiece {
+			return refuse("at most %d KiB of lines in one message", maxImportPiece>>10)
+		}
+		if err := im.piece(stream.Context(), req.GetLines()); err != nil {
+			return err
+		}
+		if err := stream.Send(&operatorv1.ImportKnowledgeResponse{Lines: im.lines, Added: im.added, Existed: im.kept}); err != nil {
+			return err
+		}
+	}
+}
+
+// piece takes in lines, all or none.
+func (im *importing) piece(ctx context.Context, lines []byte) error {
+	d := im.o.d
+	var parsed []knowledgeLine
+	for line := range bytes.Lines(lines) {
+		im.lines++
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			continue
+		}
+		var one knowledgeLine
+		decoder := json.NewDecoder(bytes.NewReader(line))
+		decoder.DisallowUnknownFields()
+		err := decoder.Decode(&one)
+		if err == nil && (decoder.More() || len(line) > maxImportLine) {
+			err = errors.New("it is no object of at most 256 KiB")
+		}
+		if err == nil {
+			err = im.check(&one)
+		}
+		if err != nil {
+			return refuse("line %d: %v", im.lines, err)
+		}
+		parsed = append(parsed, one)
+	}
+	before := im.added
+	err := d.mutate(ctx, func(st *state) (change, error) { return im.plan(ctx, st, parsed) })
+	if err != nil {
+		im.added = before
+	}
+	return err
+}
+
+func (im *importing) check(one *knowledgeLine) error {
+	if one.Tenant == "" {
+		one.Tenant = im.tenant
+	}
+	e := knowledgeEntry{Kind: one.Kind, Title: one.Title, Text: one.Text, Tags: one.Tags}
+	switch err := e.check(); {
+	case err != nil:
+		return err
+	case grants.CheckName(one.Tenant) != nil:
+		return errors.New("it names no tenant, and the import names none")
+	case one.Subject != "" && grants.CheckName(one.Subject) != nil:
+		return errors.New("subject is no name")
+	case one.Created < 0:
+		return errors.New("created is before 1970")
+	case one.ID != "" && !isEntryID(one.ID), one.Supersedes != "" && !isEntryID(one.Supersedes):
+		return errors.New("an id has 16 letters and digits")
+	}
+	one.Tags = e.Tags
+	return nil
+}
+
+// plan is the change that adds what is not there.
+func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine) (change, error) {
+	d := im.o.d
+	if err := d.needAuth(ctx, st, whenRaised); err != nil {
+		return change{}, err
+	}
+	ix, err := st.knowledge.use()
+	if err != nil {
+		return change{}, err
+	}
+	now := d.clock.now().UnixMilli()
+	var added []knowledgeEntry
+	counts := map[string]uint64{}
+	fresh := map[string]*knowledgeEntry{} // by id
+	replaced := map[string]bool{}
+	for i, one := range lines {
+		at := im.lines - uint64(len(lines)) + uint64(i) + 1
+		if _, ok := st.tenants[one.Tenant]; !ok {
+			return change{}, refuse("line %d: there is no tenant %s", at, one.Tenant)
+		}
+		e := knowledgeEntry{
+			ID: one.ID, Tenant: one.Tenant, Kind: one.Kind, Title: one.Title, Text: one.Text, Tags: one.Tags,
+			Created: min(one.Created, now), Subject: one.Subject,
+		}
+		if one.Created == 0 {
+			e.Created = now
+		}
+		digest := e.digest()
+		same := st.knowledge.same(digest)
+		if same == "" {
+			same = im.seen[digest]
+		}
+		if same == "" && one.ID != "" && st.knowledge.says(one.ID, digest) { // it is there, and not current any more
+			same = one.ID
+		}
+		if same != "" {
+			im.kept++
+			if one.ID != "" {
+				im.ids[one.ID] = same
+			}
+			continue
+		}
+		if _, taken := ix.TenantOf(e.ID); taken || e.ID == "" || fresh[e.ID] != nil {
+			e.ID = newEntryID()
+		}
+		if one.ID != "" {
+			im.ids[one.ID] = e.ID
+		}
+		if one.Supersedes != "" {
+			e.Supersedes = one.Supersedes
+			if became := im.ids[one.Supersedes]; became != "" {
+				e.Supersedes = became
+			}
+			current, known := ix.Current(e.Supersedes)
+			tenant, _ := ix.TenantOf(e.Supersedes)
+			if earlier := fresh[e.Supersedes]; earlier != nil {
+				current, tenant, known = e.Supersedes, earlier.Tenant, true
+			}
+			if !known || current != e.Supersedes || tenant != e.Tenant || replaced[e.Supersedes] {
+				return change{}, refuse("line %d: %s, which it supersedes, is no current entry of %s", at, one.Supersedes, e.Tenant)
+			}
+			replaced[e.Supersedes] = true
+		}
+		im.seen[digest] = e.ID
+		fresh[e.ID] = &e
+		counts[e.Tenant]++
+		added = append(added, e)
+	}
+	if ix.Size().Entries+len(added) > maxEntries {
+		return change{}, refuse("there can be at most %d entries", maxEntries)
+	}
+	im.added += uint64(len(added))
+	if len(added) == 0 || im.dry {
+		return change{}, nil
+	}
+	c := change{
+		write: func(tx *vault.Tx) error {
+			for _, e := range added {
+				row, err := encodeEntry(e)
+				if err == nil {
+					err = tx.Put(bucketKnowledge, e.ID, row)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		permit: func(st *state) {
+			st.knowledge.note(func(k *knowledge) {
+				for _, e := range added {
+					k.add(e)
+				}
+			})
+		},
+	}
+	for _, tenant := range slices.Sorted(maps.Keys(counts)) {
+		record := im.o.entry(ctx, kindMemoryImport)
+		record.Tenants, record.Count = []string{tenant}, counts[tenant]
+		c.effects = append(c.effects, record)
+	}
+	return c, nil
+}
+
+// ExportKnowledge writes entries, the oldest first, so that what supersedes comes
+// after what it does.
+func (o operator) ExportKnowledge(req *operatorv1.ExportKnowledgeRequest, stream grpc.ServerStreamingServer[operatorv1.ExportKnowledgeResponse]) error {
+	d, ctx := o.d, stream.Context()
+	if err := d.meets(ctx, fixed(whenRaised), nil); err != nil { // it discloses
+		return err
+	}
+	if err := d.awaitMemory(ctx); err != nil {
+		return err
+	}
+	st := d.state()
+	if _, err := st.knowledge.use(); err != nil {
+		return err
+	}
+	tenants := slices.Compact(slices.Sorted(slices.Values(req.GetTenants())))
+	st.mu.RLock()
+	for _, name := range tenants {
+		if _, err := st.knownTenant(name); err != nil {
+			st.mu.RUnlock()
+			return err
+		}
+	}
+	if len(tenants) == 0 {
+		tenants = slices.Sorted(maps.Keys(st.tenants))
+	}
+	st.mu.RUnlock()
+	list := st.knowledge.list(tenants, req.GetHistory())
+	e := o.entry(ctx, kindMemoryExport)
+	e.Tenants, e.Count, e.Disclosed = tenants, uint64(len(list)), disclosedYes
+	if err := d.record(ctx, *e); err != nil {
+		return err
+	}
+	var out bytes.Buffer
+	total := uint64(len(list))
+	send := func() error {
+		err := stream.Send(&operatorv1.ExportKnowledgeResponse{Lines: bytes.Clone(out.Bytes()), Total: total})
+		clear(out.Bytes())
+		out.Reset()
+		return err
+	}
+	for len(list) > 0 { // the vault is not held while the operator takes it
+		batch := list[:min(len(list), 256)]
+		list = list[len(batch):]
+		var lines []knowledgeLine
+		err := d.rows(tenants, slices.Values(batch), func(e knowledgeEntry) error {
+			if e.Forgotten == 0 {
+				lines = append(lines, knowledgeLine{e.ID, e.Tenant, e.Kind, e.Title, e.Text, e.Tags, e.Created, e.Subject, e.Supersedes})
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, line := range lines {
+			encoded, err := json.Marshal(line)
+			if err != nil {
+				return err
+			}
+			out.Write(append(encoded, '\n'))
+			if out.Len() >= exportPiece {
+				if err := send(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return send()
+}

@@ -1,0 +1,413 @@
+package mcpshim
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"subjectbroker/mcpshim/strict"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	"subjectbroker/proto/wire"
+)
+
+// Schemas of the tools of the governed memory. What is not in them is refused: an
+// argument that was misspelt must not turn into a wider question.
+const (
+	tenantsProperty = `"tenants":{"type":"array","items":{"type":"string"},"maxItems":256,"description":"Tenants to look in. Left out: all that this subject may read. Naming one that it may not read refuses the whole request."}`
+	kindsProperty   = `"kinds":{"type":"array","items":{"type":"string","enum":["note","decision","lesson"]},"description":"Only entries of these kinds."}`
+	entryProperty   = `"entryId":{"type":"string","description":"Id of an entry, as the other tools give it."}`
+
+	searchInput  = `{"type":"object","properties":{"query":{"type":"string","maxLength":1024,"description":"Words; \"several words\" in quotes for a phrase; a word* for what begins so."},` + tenantsProperty + `,` + kindsProperty + `,"since":{"type":"string","description":"Only what was captured since: RFC 3339, or a date."},"limit":{"type":"integer","minimum":1,"maximum":100,"default":10}},"required":["query"],"additionalProperties":false}`
+	captureInput = `{"type":"object","properties":{"tenant":{"type":"string","description":"Tenant to keep it in."},"kind":{"type":"string","enum":["note","decision","lesson"]},"title":{"type":"string","maxLength":256,"description":"One line."},"text":{"type":"string","maxLength":49152},"tags":{"type":"array","items":{"type":"string","maxLength":64},"maxItems":16},"supersedes":{"type":"string","description":"Id of the current entry of the same tenant that this one takes the place of."}},"required":["tenant","kind","title","text"],"additionalProperties":false}`
+	browseInput  = `{"type":"object","properties":{` + tenantsProperty + `,` + kindsProperty + `,"limit":{"type":"integer","minimum":1,"maximum":100,"default":20},"before":{"type":"string","description":"Id of the last entry of the page before."}},"additionalProperties":false}`
+	statsInput   = `{"type":"object","properties":{` + tenantsProperty + `},"additionalProperties":false}`
+	entryInput   = `{"type":"object","properties":{` + entryProperty + `},"required":["entryId"],"additionalProperties":false}`
+
+	// What is refused says why, and nothing else but, for tenants beyond the scope,
+	// what was asked for and what is the caller's own.
+	outcome = `"decision":{"type":"string","enum":["allow","deny","error"]},"reasonCode":{"type":"string"},"tool":{"type":"string"},"requestedTenants":{"type":"array","items":{"type":"string"}},"allowedTenants":{"type":"array","items":{"type":"string"}}`
+	entry   = `{"type":"object","properties":{"entryId":{"type":"string"},"tenant":{"type":"string"},"kind":{"type":"string"},"title":{"type":"string"},"text":{"type":"string"},"cut":{"type":"boolean"},"tags":{"type":"array","items":{"type":"string"}},"created":{"type":"string"},"subjectId":{"type":"string"},"runId":{"type":"string"},"keyId":{"type":"string"},"supersedes":{"type":"string"},"supersededBy":{"type":"string"},"superseded":{"type":"string"},"forgotten":{"type":"boolean"}},"required":["entryId","tenant","kind","created"]}`
+
+	searchOutput  = `{"type":"object","properties":{` + outcome + `,"total":{"type":"integer"},"tenants":{"type":"array","items":{"type":"string"}},"hits":{"type":"array","items":{"type":"object","properties":{"entry":` + entry + `,"score":{"type":"number"},"matched":{"type":"string"},"replaced":{"type":"array","items":{"type":"object","properties":{"entryId":{"type":"string"},"title":{"type":"string"},"replaced":{"type":"string"}},"required":["entryId","replaced"]}}},"required":["entry","score"]}}},"required":["decision","reasonCode"]}`
+	entryOutput   = `{"type":"object","properties":{` + outcome + `,"entry":` + entry + `,"existed":{"type":"boolean"}},"required":["decision","reasonCode"]}`
+	entriesOutput = `{"type":"object","properties":{` + outcome + `,"tenants":{"type":"array","items":{"type":"string"}},"entries":{"type":"array","items":` + entry + `}},"required":["decision","reasonCode"]}`
+	statsOutput   = `{"type":"object","properties":{` + outcome + `,"tenants":{"type":"array","items":{"type":"object","properties":{"tenant":{"type":"string"},"kinds":{"type":"object","additionalProperties":{"type":"integer"}},"superseded":{"type":"integer"},"newest":{"type":"string"},"oldest":{"type":"string"},"writable":{"type":"boolean"}},"required":["tenant","kinds","superseded","writable"]}}},"required":["decision","reasonCode"]}`
+)
+
+// knowledgeTools are those of the governed memory. They are in the list while the
+// subject may use them, and can be called in any case: a missing right is an answer.
+func knowledgeTools() []tool {
+	tools := []tool{
+		{
+			name: "search_knowledge", title: "Search the shared memory", input: searchInput, output: searchOutput,
+			description: "Find entries of the shared memory. Of something that was superseded the current entry is returned, with what it replaced and when.",
+			parse: knowledgeParser(func(a *arguments) *searchAsk {
+				return &searchAsk{request: &brokerv1.SearchKnowledgeRequest{
+					Query: a.text("query", true), Tenants: a.texts("tenants"), Kinds: a.texts("kinds"), Since: a.time("since"), Limit: a.number("limit", 100),
+				}}
+			}),
+		},
+		{
+			name: "capture_knowledge", title: "Add to the shared memory", input: captureInput, output: entryOutput, writes: true,
+			description: "Keep a note, a decision or a lesson for others. Who captured it, and when, becomes part of it. To correct an entry, capture the new one with supersedes.",
+			parse: knowledgeParser(func(a *arguments) *captureAsk {
+				return &captureAsk{request: &brokerv1.CaptureKnowledgeRequest{
+					Tenant: a.text("tenant", true), Kind: a.text("kind", true), Title: a.text("title", true), Text: a.text("text", true),
+					Tags: a.texts("tags"), Supersedes: a.text("supersedes", false),
+				}}
+			}),
+		},
+		{
+			name: "browse_recent", title: "Browse the shared memory", input: browseInput, output: entriesOutput,
+			description: "List the newest current entries of the shared memory.",
+			parse: knowledgeParser(func(a *arguments) *browseAsk {
+				return &browseAsk{request: &brokerv1.BrowseRecentRequest{
+					Tenants: a.texts("tenants"), Kinds: a.texts("kinds"), Limit: a.number("limit", 100), Before: a.text("before", false),
+				}}
+			}),
+		},
+		{
+			name: "knowledge_stats", title: "Count the shared memory", input: statsInput, output: statsOutput,
+			description: "Say which tenants of the shared memory this subject may read, whether it may add to them, and how many entries they have.",
+			parse: knowledgeParser(func(a *arguments) *statsAsk {
+				return &statsAsk{request: &brokerv1.KnowledgeStatsRequest{Tenants: a.texts("tenants")}}
+			}),
+		},
+		{
+			name: "read_entry", title: "Read an entry", input: entryInput, output: entryOutput,
+			description: "Read one entry of the shared memory whole.",
+			parse: knowledgeParser(func(a *arguments) *entryAsk {
+				return &entryAsk{request: &brokerv1.ReadEntryRequest{EntryId: a.text("entryId", true)}}
+			}),
+		},
+		{
+			name: "history", title: "Read the history of an entry", input: entryInput, output: entriesOutput,
+			description: "Read all versions of an entry of the shared memory, the current one first.",
+			parse: knowledgeParser(func(a *arguments) *historyAsk {
+				return &historyAsk{request: &brokerv1.EntryHistoryRequest{EntryId: a.text("entryId", true)}}
+			}),
+		},
+	}
+	for i := range tools {
+		tools[i].knowledge = true
+	}
+	return tools
+}
+
+// arguments reads the arguments of one call. ok turns false at the first that is not
+// as it has to be.
+type arguments struct {
+	members []strict.Member
+	read    int
+	ok      bool
+}
+
+// knowledgeParser makes the parser of a tool from what reads its arguments: it fails
+// when there are others.
+func knowledgeParser[A ask](read func(*arguments) A) func([]strict.Member, string) (ask, bool) {
+	return func(members []strict.Member, _ string) (ask, bool) {
+		a := &arguments{members: members, ok: true}
+		asked := read(a)
+		return asked, a.ok && a.read == len(members)
+	}
+}
+
+func (a *arguments) get(key string) []byte {
+	for _, one := range a.members {
+		if one.Key == key {
+			a.read++
+			return one.Raw
+		}
+	}
+	return nil
+}
+
+func (a *arguments) text(key string, required bool) string {
+	raw := a.get(key)
+	switch {
+	case raw == nil:
+		a.ok = a.ok && !required
+		return ""
+	case raw[0] != '"':
+		a.ok = false
+		return ""
+	}
+	return strict.Unquote(raw)
+}
+
+func (a *arguments) texts(key string) []string {
+	raw := a.get(key)
+	if raw == nil {
+		return nil
+	}
+	elements, err := strict.Elements(raw)
+	// None named would mean all: an empty list is no list.
+	a.ok = a.ok && err == nil && len(elements) > 0
+	var texts []string
+	for _, one := range elements {
+		if one[0] != '"' {
+			a.ok = false
+			return nil
+		}
+		texts = append(texts, strict.Unquote(one))
+	}
+	return texts
+}
+
+func (a *arguments) number(key string, most uint32) uint32 {
+	raw := a.get(key)
+	if raw == nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(raw), 10, 32)
+	a.ok = a.ok && err == nil && n >= 1 && n <= uint64(most)
+	return uint32(n)
+}
+
+// time reads a moment or a date, in Unix milliseconds.
+func (a *arguments) time(key string) int64 {
+	said := a.text(key, false)
+	if said == "" {
+		return 0
+	}
+	for _, layout := range []string{time.RFC3339, time.DateOnly} {
+		if t, err := time.Parse(layout, said); err == nil && t.UnixMilli() >= 0 {
+			return t.UnixMilli()
+		}
+	}
+	a.ok = false
+	return 0
+}
+
+// knowledgeResult is what every tool of the memory answers, and all that one says
+// that was refused.
+type knowledgeResult struct {
+	Decision   string      `json:"decision"`
+	ReasonCode wire.Reason `json:"reasonCode"`
+
+	Tool             string   `json:"tool,omitempty"`
+	RequestedTenants []string `json:"requestedTenants,omitempty"`
+	AllowedTenants   []string `json:"allowedTenants,omitempty"`
+}
+
+var allowedResult = knowledgeResult{Decision: "allow", ReasonCode: wire.Allowed}
+
+// knowledgeAsk is what all asks of the memory are refused by.
+type knowledgeAsk struct{}
+
+func (knowledgeAsk) refused(reason wire.Reason) any {
+	return knowledgeResult{Decision: decision(reason), ReasonCode: reason}
+}
+
+// outOfScope is the answer to who named tenants that are not his; ok is false for
+// every other error.
+func outOfScope(err error) (a answer, ok bool) {
+	typed := wire.FromError(err)
+	if typed == nil || typed.Reason != wire.TenantOutOfScope {
+		return answer{}, false
+	}
+	return answer{denied: true, value: knowledgeResult{
+		Decision: decision(typed.Reason), ReasonCode: typed.Reason, Tool: typed.Tool,
+		RequestedTenants: names(typed.Requested), AllowedTenants: names(typed.Allowed),
+	}}, true
+}
+
+func names(joined string) []string {
+	if joined == "" {
+		return nil
+	}
+	return strings.Split(joined, ",")
+}
+
+// told makes an answer of what the daemon said.
+func told[Response any](got Response, err error, value func(Response) any) (answer, error) {
+	if err != nil {
+		if a, ok := outOfScope(err); ok {
+			return a, nil
+		}
+		return answer{}, err
+	}
+	return answer{value: value(got)}, nil
+}
+
+// entryResult is an entry as agents see it.
+type entryResult struct {
+	EntryID      string   `json:"entryId"`
+	Tenant       string   `json:"tenant"`
+	Kind         string   `json:"kind"`
+	Title        string   `json:"title,omitempty"`
+	Text         string   `json:"text,omitempty"`
+	Cut          bool     `json:"cut,omitempty"`
+	Tags         []string `json:"tags,omitempty"`
+	Created      string   `json:"created"`
+	SubjectID    string   `json:"subjectId,omitempty"`
+	RunID        string   `json:"runId,omitempty"`
+	KeyID        string   `json:"keyId,omitempty"`
+	Supersedes   string   `json:"supersedes,omitempty"`
+	SupersededBy string   `json:"supersededBy,omitempty"`
+	Superseded   string   `json:"superseded,omitempty"`
+	Forgotten    bool     `json:"forgotten,omitempty"`
+}
+
+func entryOf(e *brokerv1.KnowledgeEntry) entryResult {
+	return entryResult{
+		EntryID: e.GetEntryId(), Tenant: e.GetTenant(), Kind: e.GetKind(), Title: e.GetTitle(), Text: e.GetText(), Cut: e.GetCut(), Tags: e.GetTags(),
+		Created: moment(e.GetCreated()), SubjectID: e.GetSubject(), RunID: e.GetRunId(), KeyID: e.GetKeyId(), Supersedes: e.GetSupersedes(),
+		SupersededBy: e.GetSupersededBy(), Superseded: moment(e.GetSuperseded()), Forgotten: e.GetForgotten(),
+	}
+}
+
+// moment is a time for people and programs; empty for none.
+func moment(millis int64) string {
+	if millis == 0 {
+		return ""
+	}
+	return time.UnixMilli(millis).UTC().Format("2006-01-02T15:04:05.000Z07:00")
+}
+
+type entriesResult struct {
+	knowledgeResult
+	Tenants []string      `json:"tenants,omitempty"`
+	Entries []entryResult `json:"entries"`
+}
+
+func entriesOf(tenants []string, list []*brokerv1.KnowledgeEntry) any {
+	result := entriesResult{knowledgeResult: allowedResult, Tenants: tenants, Entries: make([]entryResult, len(list))}
+	for i, one := range list {
+		result.Entries[i] = entryOf(one)
+	}
+	return result
+}
+
+// searchAsk is a call of search_knowledge.
+type searchAsk struct {
+	knowledgeAsk
+	request *brokerv1.SearchKnowledgeRequest
+}
+
+type searchResult struct {
+	knowledgeResult
+	Total   uint64      `json:"total"`
+	Tenants []string    `json:"tenants"`
+	Hits    []hitResult `json:"hits"`
+}
+
+type hitResult struct {
+	Entry    entryResult      `json:"entry"`
+	Score    float64          `json:"score"`
+	Matched  string           `json:"matched,omitempty"`
+	Replaced []replacedResult `json:"replaced,omitempty"`
+}
+
+type replacedResult struct {
+	EntryID  string `json:"entryId"`
+	Title    string `json:"title,omitempty"`
+	Replaced string `json:"replaced"`
+}
+
+func (a *searchAsk) handle(ctx context.Context, scope scope) (answer, error) {
+	got, err := scope.run.SearchKnowledge(ctx, a.request)
+	return told(got, err, func(got *brokerv1.SearchKnowledgeResponse) any {
+		result := searchResult{knowledgeResult: allowedResult, Total: got.GetTotal(), Tenants: orEmpty(got.GetTenants()), Hits: []hitResult{}}
+		for _, hit := range got.GetHits() {
+			one := hitResult{Entry: entryOf(hit.GetEntry()), Score: hit.GetScore(), Matched: hit.GetMatched()}
+			for _, was := range hit.GetReplaced() {
+				one.Replaced = append(one.Replaced, replacedResult{was.GetEntryId(), was.GetTitle(), moment(was.GetReplaced())})
+			}
+			result.Hits = append(result.Hits, one)
+		}
+		return result
+	})
+}
+
+// captureAsk is a call of capture_knowledge.
+type captureAsk struct {
+	knowledgeAsk
+	request *brokerv1.CaptureKnowledgeRequest
+}
+
+type oneResult struct {
+	knowledgeResult
+	Entry   entryResult `json:"entry"`
+	Existed bool        `json:"existed,omitempty"`
+}
+
+func (a *captureAsk) handle(ctx context.Context, scope scope) (answer, error) {
+	got, err := scope.run.CaptureKnowledge(ctx, a.request)
+	return told(got, err, func(got *brokerv1.CaptureKnowledgeResponse) any {
+		return oneResult{knowledgeResult: allowedResult, Entry: entryOf(got.GetEntry()), Existed: got.GetExisted()}
+	})
+}
+
+// browseAsk is a call of browse_recent.
+type browseAsk struct {
+	knowledgeAsk
+	request *brokerv1.BrowseRecentRequest
+}
+
+func (a *browseAsk) handle(ctx context.Context, scope scope) (answer, error) {
+	got, err := scope.run.BrowseRecent(ctx, a.request)
+	return told(got, err, func(got *brokerv1.BrowseRecentResponse) any { return entriesOf(got.GetTenants(), got.GetEntries()) })
+}
+
+// statsAsk is a call of knowledge_stats.
+type statsAsk struct {
+	knowledgeAsk
+	request *brokerv1.KnowledgeStatsRequest
+}
+
+type statsResult struct {
+	knowledgeResult
+	Tenants []tenantResult `json:"tenants"`
+}
+
+type tenantResult struct {
+	Tenant     string            `json:"tenant"`
+	Kinds      map[string]uint64 `json:"kinds"`
+	Superseded uint64            `json:"superseded"`
+	Newest     string            `json:"newest,omitempty"`
+	Oldest     string            `json:"oldest,omitempty"`
+	Writable   bool              `json:"writable"`
+}
+
+func (a *statsAsk) handle(ctx context.Context, scope scope) (answer, error) {
+	got, err := scope.run.KnowledgeStats(ctx, a.request)
+	return told(got, err, func(got *brokerv1.KnowledgeStatsResponse) any {
+		result := statsResult{knowledgeResult: allowedResult, Tenants: []tenantResult{}}
+		for _, t := range got.GetTenants() {
+			kinds := t.GetKinds()
+			if kinds == nil {
+				kinds = map[string]uint64{}
+			}
+			result.Tenants = append(result.Tenants, tenantResult{
+				t.GetTenant(), kinds, t.GetSuperseded(), moment(t.GetNewest()), moment(t.GetOldest()), t.GetWritable(),
+			})
+		}
+		return result
+	})
+}
+
+// entryAsk is a call of read_entry.
+type entryAsk struct {
+	knowledgeAsk
+	request *brokerv1.ReadEntryRequest
+}
+
+func (a *entryAsk) handle(ctx context.Context, scope scope) (answer, error) {
+	got, err := scope.run.ReadEntry(ctx, a.request)
+	return told(got, err, func(got *brokerv1.ReadEntryResponse) any {
+		return oneResult{knowledgeResult: allowedResult, Entry: entryOf(got.GetEntry())}
+	})
+}
+
+// historyAsk is a call of history.
+type historyAsk struct {
+	knowledgeAsk
+	request *brokerv1.EntryHistoryRequest
+}
+
+func (a *historyAsk) handle(ctx context.Context, scope scope) (answer, error) {
+	got, err := scope.run.EntryHistory(ctx, a.request)
+	return told(got, err, func(got *brokerv1.EntryHistoryResponse) any { return entriesOf(nil, got.GetEntries()) })
+}
