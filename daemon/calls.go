@@ -278,15 +278,23 @@ func (a *callAsk) search() {
 	}
 }
 
-// judge judges by pin and policy what the grants allow or gate.
+// judge judges by pin and policy what the grants allow or gate. Whoever calls a server
+// that is not there, or is run by somebody else than the call says, is told nothing by
+// that, and the operator before anything of grants.
 func (a *callAsk) judge(v *verdict) {
-	a.known = true
 	st := a.d.state()
 	a.pin, a.policy, a.verdict, a.observed = "", nil, rules.Verdict{}, false
-	if !a.call.hosted && st.isHosted(a.call.server) { // since the stream was opened: see relay.outlawed
-		v.outcome, v.reason, v.cause = grants.Denied, wire.AccessDenied, causeHosted
+	if hosted := st.isHosted(a.call.server); hosted != a.call.hosted {
+		v.outcome, v.reason, v.cause = grants.Denied, wire.AccessDenied, causeNoServer
+		if hosted {
+			v.cause = causeHosted
+		}
 		return
 	}
+	if v.outcome == grants.Denied {
+		return
+	}
+	a.known = true
 	if pin, ok := a.pinned(st); ok {
 		a.pin = pin
 	} else {
@@ -294,8 +302,7 @@ func (a *callAsk) judge(v *verdict) {
 		return
 	}
 	a.policy = st.policyOf(a.run.subject, a.call.server)
-	if a.policy == nil {
-		a.stopped(st, v)
+	if a.stopped(st, v) || a.policy == nil {
 		return
 	}
 	a.observed = st.observes(a.policy, a.d.clock.reached())
@@ -304,15 +311,18 @@ func (a *callAsk) judge(v *verdict) {
 }
 
 // stopped refuses calls of a hosted server that a rule has stopped for the subject,
-// also when the policy is gone that had the rule: only a restart lets it run again.
-func (a *callAsk) stopped(st *state, v *verdict) {
+// whatever its policy says now, or whether there still is one: only a restart lets it
+// run again.
+func (a *callAsk) stopped(st *state, v *verdict) bool {
 	if !a.call.hosted {
-		return
+		return false
 	}
-	if by := st.meters.stoppedBy(a.run.subject, a.call.server); by != "" {
+	by := st.meters.stoppedBy(a.run.subject, a.call.server)
+	if by != "" {
 		a.stood = rules.Verdict{Outcome: rules.Blocked, Policy: by, Action: rules.Kill}
-		v.outcome, v.reason, v.cause = grants.Denied, wire.PolicyBlocked, policyWords[by]
+		v.outcome, v.reason, v.cause = grants.Denied, wire.PolicyBlocked, causeServerKilled
 	}
+	return by != ""
 }
 
 // pinned is the pin that the tool is judged by, and whether it may be called as far
@@ -341,12 +351,13 @@ func (a *callAsk) follow(v *verdict) {
 	default:
 		a.stood = a.verdict
 		v.outcome, v.reason, v.cause = grants.Denied, wire.PolicyBlocked, policyWords[a.verdict.Policy]
-		if a.verdict.Outcome == rules.Killed {
-			word := killWord
-			if a.call.hosted {
-				word = stopWord
-			}
-			v.cause = word + v.cause
+		switch {
+		case a.verdict.Outcome == rules.Killed && a.call.hosted:
+			v.cause = stopWord + v.cause
+		case a.verdict.Outcome == rules.Killed:
+			v.cause = killWord + v.cause
+		case a.verdict.Action == rules.Kill && a.call.hosted: // one before did
+			v.cause = causeServerKilled
 		}
 	}
 }
@@ -372,6 +383,9 @@ func (a *callAsk) person(_ context.Context, capability grants.Capability, v verd
 	if by := a.d.killedBy(a.run, a.call.server); by != "" && err == nil && answer.outcome != gateApproved && answer.outcome != gateReplay {
 		a.stood = rules.Verdict{Outcome: rules.Blocked, Policy: by, Action: rules.Kill}
 		answer.outcome, answer.reason, answer.cause = gateDenied, wire.PolicyBlocked, policyWords[by]
+		if a.call.hosted {
+			answer.cause = causeServerKilled
+		}
 	}
 	return answer, err
 }
@@ -567,6 +581,11 @@ func (d *Daemon) beginMethod(ctx context.Context, r *run, server, method string)
 	}
 	now := d.clock.reached()
 	switch {
+	case st.isHosted(server): // no method of it goes through a relay
+		e.Decision, e.ReasonCode, e.Cause = decisionDeny, string(wire.AccessDenied), causeHosted
+		g.noted = d.noteDenial(r.peer, e)
+		g.then = unjudged(wire.AccessDenied)
+		return g
 	case policy != nil && policy.AllowsMethod(method):
 	case policy != nil && policy.Observes(now) || st.observed(server, now):
 		e.Cause = observeWord + policyWords[methodPolicy]

@@ -7,7 +7,6 @@ import (
 
 	"subjectbroker/audit/verify"
 	"subjectbroker/daemon/daemontest"
-	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 )
@@ -51,10 +50,12 @@ func TestRuntimeBeginsWithTheFirstCall(t *testing.T) {
 	equal(t, "the policy", r.kill.GetPolicy(), "MaxRuntimePolicy")
 }
 
-// A stream of a wrapped server ends when a hosted one gets its name: it would go on
-// under rules that are not about what it runs.
-func TestWrappedStreamEndsWhenItsNameIsHosted(t *testing.T) {
-	d := daemontest.Start(t)
+// Nothing of a wrapped server is called any more when a hosted one gets its name: that
+// would go on under rules that are not about what it runs. Each call is one denial like
+// any other, whether its stream was open before or not.
+func TestAWrappedServerUnderTheNameOfAHostedOne(t *testing.T) {
+	clock := newClock()
+	d := daemontest.StartWith(t, daemontest.Options{Now: clock.Now})
 	run := worker(t, d)
 	r, other := relayOf(t, run, "srv"), relayOf(t, run, "wrapped")
 	equal(t, "before", said(r.call("ok", "{}")), "forward")
@@ -65,17 +66,36 @@ func TestWrappedStreamEndsWhenItsNameIsHosted(t *testing.T) {
 	}
 	add("another")
 	equal(t, "while another is added", said(r.call("ok", "{}")), "forward")
-	seq := d.Seq()
 	add("srv")
-	equal(t, "the end", r.over(), wire.AccessDenied)
-	denied := d.Await(seq, func(e verify.Entry) bool { return e.Kind == "run.relay" && e.Decision == "deny" })
-	equal(t, "the cause", denied.Cause, "SERVER_HOSTED")
-	if _, err := openRelay(t, run, &brokerv1.RelayOpen{RunId: run.ID, Server: "srv", Mode: brokerv1.RelayMode_RELAY_MODE_WRAPPED}); daemontest.Reason(err) != wire.AccessDenied {
-		t.Errorf("a new one: %v", err)
+	later := relayOf(t, run, "srv")
+	equal(t, "what is not listed is withheld", later.opened.GetTrusted(), true)
+	d.AddSubject("stranger")
+	stranger := d.Open("stranger")
+	for _, tc := range []struct {
+		name, method, want, told string
+		on                       *relay
+	}{
+		{"on the stream from before", "tools/call", "0 ACCESS_DENIED", "access denied. " + askThem, r},
+		{"on a new one", "tools/call", "0 ACCESS_DENIED", "access denied. " + askThem, later},
+		{"another method", "tasks/list", "-32000 ACCESS_DENIED", "access denied. " + askThem, later},
+		{"of who was not granted anything", "tools/call", "0 ACCESS_DENIED", "access denied. " + askThem, relayOf(t, stranger, "srv")},
+	} {
+		clock.step(time.Minute)
+		seq := d.Seq()
+		v := tc.on.verdict(tc.on.askMethod(tc.method, "ok", "{}"))
+		equal(t, tc.name, said(v), tc.want)
+		equal(t, tc.name+", what is told", v.GetMessage(), tc.told)
+		denied := d.Await(seq, func(e verify.Entry) bool { return e.Decision == "deny" })
+		equal(t, tc.name+", the entry", denied.Kind+" "+denied.Server+" "+denied.Cause, "call srv SERVER_HOSTED")
+		equal(t, tc.name+", entries", d.Seq(), denied.Seq)
 	}
+	later.until("that nothing is listed", func() bool { return len(later.tools) == 1 && len(later.tools[0]) == 0 })
 	d.Grant("worker", "call:wrapped/ok")
 	equal(t, "one of another name", said(other.call("ok", "{}")), "forward")
 }
+
+// askThem is the one next step.
+const askThem = "Ask the person who runs this agent."
 
 // What the operator sets to nothing is exact although calls go on: what comes after
 // its entry counts, what was before does not, for those who judge as for those who

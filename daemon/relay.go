@@ -125,31 +125,21 @@ func (s *relay) begin(open *brokerv1.RelayOpen) error {
 		e.Server = d.nameOrMask(s.server)
 		return d.malformed(s.ctx, r.peer, e)
 	}
-	e.Server = s.server
-	known, _ := d.state().server(s.server)
-	switch {
-	case s.hosted && !known.Hosted:
-		e.Cause = causeNoServer
-	case s.hosted && !slices.Contains(d.callableServers(r), s.server):
-		e.Cause = string(grants.CauseNoGrant)
-	case !s.hosted && known.Hosted:
-		e.Cause = causeHosted
-	}
-	if e.Cause != "" {
-		e.Decision, e.ReasonCode = decisionDeny, string(wire.AccessDenied)
-		if err := d.recordDenial(s.ctx, r.peer, e); err != nil {
-			return err
-		}
-		return wire.Deny(wire.AccessDenied)
-	}
-	e.Decision, e.ReasonCode = decisionAllow, string(wire.Allowed)
+	// Which servers there are, and who may call what, is told by the verdicts on calls
+	// alone: each has its entry with its true cause.
+	e.Server, e.Decision, e.ReasonCode = s.server, decisionAllow, string(wire.Allowed)
 	st := d.state()
-	s.counted = st
 	opened := meterEvent{what: meterOpen, subject: r.subject, server: s.server, launch: r.launchID(), policy: st.policyOf(r.subject, s.server)}
+	counts := !s.misnamed(st)
+	if counts {
+		s.counted = st
+	}
 	noted := false
 	ticket, err := d.log().Append(func(seq uint64, now time.Time) (audit.Entry, error) {
-		opened.seq, opened.at, noted = seq, now, true
-		st.meters.note(opened)
+		if counts {
+			opened.seq, opened.at, noted = seq, now, true
+			st.meters.note(opened)
+		}
 		return e, nil
 	})
 	if err == nil {
@@ -165,9 +155,17 @@ func (s *relay) begin(open *brokerv1.RelayOpen) error {
 	return nil
 }
 
+// misnamed reports whether the stream is of a wrapped server under the name of a hosted
+// one. Nothing of it may be called, and it has no part in what is counted for that. It
+// takes mu.
+func (s *relay) misnamed(st *state) bool { return !s.hosted && st.isHosted(s.server) }
+
 // left counts that the stream is over, where it was counted that it is open: what is
 // in force now may have been read from the vault since, and not know of it.
 func (s *relay) left() {
+	if s.counted == nil {
+		return
+	}
 	s.counted.meters.note(meterEvent{what: meterClose, subject: s.run.subject, server: s.server, launch: s.run.launchID(), at: s.d.clock.now()})
 }
 
@@ -210,7 +208,7 @@ func (s *relay) close() {
 // moved counts the stream as open in what is in force now, where that was read from
 // the vault since.
 func (s *relay) moved() {
-	if st := s.d.state(); st.open && st != s.counted {
+	if st := s.d.state(); st.open && st != s.counted && !s.misnamed(st) {
 		s.counted = st
 		st.meters.note(meterEvent{
 			what: meterOpen, subject: s.run.subject, server: s.server, launch: s.run.launchID(), at: s.d.clock.now(),
@@ -219,28 +217,11 @@ func (s *relay) moved() {
 	}
 }
 
-// outlawed refuses a wrapped stream to go on once a hosted server has its name, in the
-// same words as a new one.
-func (s *relay) outlawed() error {
-	if s.hosted || !s.d.state().isHosted(s.server) {
-		return nil
-	}
-	e := s.run.entry(kindRunRelay)
-	e.Server, e.Decision, e.ReasonCode, e.Cause = s.server, decisionDeny, string(wire.AccessDenied), causeHosted
-	if err := s.d.recordDenial(s.ctx, s.run.peer, e); err != nil {
-		return err
-	}
-	return wire.Deny(wire.AccessDenied)
-}
-
 // serve goes on until the client, the run, policy or the daemon ends it.
 func (s *relay) serve() error {
 	d, r := s.d, s.run
 	w := d.hub.watch(r.subject)
 	defer d.hub.unwatch(w)
-	if err := s.outlawed(); err != nil { // since it was opened
-		return err
-	}
 	s.moved()
 	written := make(chan struct{})
 	go s.writer(written)
@@ -249,14 +230,14 @@ func (s *relay) serve() error {
 		methods = policy.Policy().Methods
 	}
 	s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Opened{Opened: &brokerv1.RelayOpened{
-		Methods: methods, Trusted: s.hosted || d.state().trusted(s.server),
+		Methods: methods, Trusted: s.hosted || d.state().trusted(s.server) || s.misnamed(d.state()),
 	}}})
 	told := s.tell(nil)
 	close(s.begun)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	s.arm(timer)
-	if policy := s.killedBy(); policy != "" {
+	if policy := s.killedBy(); policy != "" && !s.hosted { // calls of a hosted server are told, until it is restarted
 		select {
 		case s.killed <- policy:
 		default: // it is on its way already
@@ -295,9 +276,6 @@ func (s *relay) serve() error {
 			s.arm(timer)
 		case <-w.dirty:
 			w.take()
-			if err := s.outlawed(); err != nil {
-				return err
-			}
 			s.moved()
 			told = s.tell(told)
 			s.arm(timer)
@@ -352,7 +330,7 @@ func (s *relay) drain(written <-chan struct{}) error {
 func (s *relay) killedBy() string {
 	st := s.d.state()
 	policy := st.policyOf(s.run.subject, s.server)
-	if policy == nil || st.observes(policy, s.d.clock.reached()) {
+	if policy == nil || st.observes(policy, s.d.clock.reached()) || s.misnamed(st) {
 		return ""
 	}
 	return st.meters.killedBy(s.run.subject, s.server, s.run.launchID())
@@ -389,7 +367,7 @@ func (s *relay) releaseWaiting() {
 func (s *relay) arm(timer *time.Timer) {
 	at, action := s.deadline()
 	wait := time.Hour // a clock may be set meanwhile
-	if action == rules.Kill {
+	if action == rules.Kill && s.killedBy() == "" {
 		wait = min(wait, max(at.Sub(s.d.clock.now()), 0))
 	}
 	timer.Reset(wait)
@@ -398,7 +376,7 @@ func (s *relay) arm(timer *time.Timer) {
 func (s *relay) deadline() (time.Time, rules.Action) {
 	st := s.d.state()
 	policy := st.policyOf(s.run.subject, s.server)
-	if policy == nil || st.observes(policy, s.d.clock.reached()) {
+	if policy == nil || st.observes(policy, s.d.clock.reached()) || s.misnamed(st) {
 		return time.Time{}, ""
 	}
 	return st.meters.deadline(meterEvent{subject: s.run.subject, server: s.server, launch: s.run.launchID()}, policy)
@@ -446,11 +424,16 @@ func (d *Daemon) kill(r *run, server string, hosted bool, policy string) {
 // tell sends what may be called now, if that is not what was told before, and
 // returns it. Of a wrapped server that was not trusted nothing is told.
 func (s *relay) tell(before []string) []string {
-	if !s.hosted && !s.d.state().trusted(s.server) {
+	st := s.d.state()
+	var tools []pin
+	var instructions string
+	switch {
+	case s.misnamed(st): // nothing of it
+	case !s.hosted && !st.trusted(s.server):
 		return nil
+	default:
+		tools, instructions = s.d.callableOf(s.run, s.server, s.offered())
 	}
-	o := s.offered()
-	tools, instructions := s.d.callableOf(s.run, s.server, o)
 	message := &brokerv1.RelayTools{Instructions: instructions}
 	now := []string{instructions}
 	for _, p := range tools {

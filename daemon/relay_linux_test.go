@@ -11,7 +11,7 @@ import (
 )
 
 // A run is told when which hosted servers it may call is different, and lists and
-// relays are of one mind about it.
+// calls are of one mind about it. Why one is refused the log knows.
 func TestServersOfARun(t *testing.T) {
 	d := hosting(t)
 	d.AddSubject("worker", "other")
@@ -34,30 +34,39 @@ func TestServersOfARun(t *testing.T) {
 		}
 	}
 	changed := func(e *brokerv1.WatchResponse) bool { return e.GetServersChanged() != nil }
-	servers := func(when, want string) {
+	servers := func(when, want, cause string) {
 		t.Helper()
 		listed, err := run.ListServers(ctx, &brokerv1.ListServersRequest{RunId: run.ID})
 		must(t, err)
 		equal(t, when, strings.Join(listed.GetServers(), " "), want)
-		_, err = openRelay(t, run, &brokerv1.RelayOpen{RunId: run.ID, Server: "hub", Mode: brokerv1.RelayMode_RELAY_MODE_HOSTED})
-		if opens := err == nil; opens != (want != "") {
-			t.Errorf("%s: a relay opens: %v", when, opens)
+		verdict := hostedRelay(t, run, "hub").call("echo", "{}").verdict
+		equal(t, when+", a call is forwarded", verdict.GetForward(), want != "")
+		if cause != "" {
+			called := last(d, "call")
+			equal(t, when+", the entry", called.Decision+" "+called.Capability+" "+called.Cause, "deny call:hub/echo "+cause)
 		}
 	}
 	hears("the beginning", func(e *brokerv1.WatchResponse) bool { return e.GetReady() != nil })
-	servers("without a grant", "")
+	servers("without a grant", "", "NO_GRANT")
 	id := d.Grant("worker", "call:hub/*")
-	servers("granted, and not trusted", "")
+	servers("granted, and not trusted", "", "TOOL_WITHHELD")
 	trust(t, d, "hub")
 	hears("what was trusted", changed)
-	servers("trusted", "hub")
+	servers("trusted", "hub", "")
 	applyRules(t, d, "version: 1\npolicies: [{subject: worker, server: hub, rules: {security: {allowed_tools: [nothing-of-it]}}}]\n")
 	hears("the policy", changed)
-	servers("under a policy that leaves out every tool", "")
+	servers("under a policy that leaves out every tool", "", "ALLOWED_TOOLS_POLICY")
 	applyRules(t, d, "version: 1\npolicies: [{subject: worker, server: hub, rules: {}}]\n")
 	hears("another policy", changed)
-	servers("under one that does not", "hub")
+	servers("under one that does not", "hub", "")
 	d.Revoke(id)
 	hears("the revocation", changed)
-	servers("revoked", "")
+	servers("revoked", "", "NO_GRANT")
+	must(t, removeServer(d, "hub"))
+	servers("removed", "", "NO_SERVER")
+}
+
+func removeServer(d *daemontest.Daemon, server string) error {
+	_, err := d.Operator().RemoveServer(context.Background(), &operatorv1.RemoveServerRequest{Name: server})
+	return err
 }

@@ -39,8 +39,8 @@ type ask struct {
 // alsoJudges is what a request brings along that is judged beside the grants: on
 // the same path, in the same places.
 type alsoJudges interface {
-	// judge comes after the grants have allowed or gated, and may be stricter. It
-	// takes nothing and is called again under the log's mutex.
+	// judge comes after the grants, and may be stricter, or know another cause of a
+	// denial. It takes nothing and is called again under the log's mutex.
 	judge(v *verdict)
 	// at is called first of all under the log's mutex: the entry will have this seq
 	// and this time, unless there will be none.
@@ -314,7 +314,7 @@ func (a ask) judge(capability grants.Capability) verdict {
 		grant:   decision.GrantID,
 		limited: decision.Limited,
 	}
-	if a.also != nil && v.outcome != grants.Denied {
+	if a.also != nil {
 		a.also.judge(&v)
 	}
 	if v.outcome == grants.Pending && a.acts() && a.gate == nil {

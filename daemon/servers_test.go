@@ -277,9 +277,7 @@ func TestWrappedDoesNotSpeakForHosted(t *testing.T) {
 	must(t, err)
 	d.Grant("worker", "call:box/*")
 	run := d.Open("worker")
-	if _, err := openRelay(t, run, &brokerv1.RelayOpen{RunId: run.ID, Server: "hub", Mode: brokerv1.RelayMode_RELAY_MODE_WRAPPED}); daemontest.Reason(err) != wire.AccessDenied {
-		t.Errorf("wrapping a name that is hosted: %v", err)
-	}
+	equal(t, "a call under a name that is hosted", said(relayOf(t, run, "hub").call("echo", "{}")), "0 ACCESS_DENIED")
 	// What was seen and trusted of one that was wrapped before it was added is not.
 	stream := relayOf(t, run, "box")
 	listing(t, stream, "", "echo=1")
@@ -291,7 +289,7 @@ func TestWrappedDoesNotSpeakForHosted(t *testing.T) {
 	_ = stream.send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Listed{Listed: &brokerv1.RelayListed{
 		Tools: []*brokerv1.ServerTool{{Name: "echo", Object: []byte(`{"name":"echo","description":"2"}`)}},
 	}}})
-	equal(t, "the end of the stream", stream.over(), wire.AccessDenied)
+	equal(t, "a call of it then", said(stream.call("echo", "{}")), "0 ACCESS_DENIED") // what is said of it comes before
 	for _, tool := range getServer(t, d, "box", false).GetTools() {
 		t.Errorf("the word of an agent is shown as the server's: %v", tool)
 	}

@@ -176,12 +176,18 @@ func (h *hosted) relayTo(ctx context.Context, server string) (relay *worker.Rela
 	}
 	scope, err := h.s.authorise(ctx)
 	if err == nil {
-		relay, err = scope.run.Relay(ctx, worker.RelayConfig{Server: server, Mode: worker.Hosted})
+		relay, err = scope.run.Relay(ctx, worker.RelayConfig{
+			Server: server, Mode: worker.Hosted,
+			Tools: func(offered worker.RelayTools) {
+				if len(offered.Tools) > 0 { // it is there after all
+					h.look(true)
+				}
+			},
+		})
 	}
 	if err != nil {
 		return nil, func() {}, err
 	}
-	h.look(true) // it is there after all
 	return relay, relay.Close, nil
 }
 

@@ -268,7 +268,6 @@ type RelayPending struct {
 }
 
 // Relay opens a relay for one server; ctx is for opening it alone. Errors are
-// ACCESS_DENIED when the subject has nothing to do with the server,
 // PLATFORM_UNSUPPORTED when the daemon is too old to judge calls, and those of
 // every other request.
 func (r *Run) Relay(ctx context.Context, config RelayConfig) (*Relay, error) {
