@@ -44,6 +44,10 @@ type Config struct {
 	// HostProgram is the absolute path of sb-mcp, which runs servers; empty: beside
 	// Self.
 	HostProgram string
+	// Adopt says that the process is there for the daemon alone: what loses its
+	// parent below it becomes its child, and is ended. Without it a server that
+	// runs without namespaces may outlive its host, and pass for a person's program.
+	Adopt bool
 	// Version is shown to clients. Required.
 	Version string
 	// Logger takes metadata only. Required.
@@ -241,7 +245,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.life, d.endLife = context.WithCancel(context.Background())
 	d.upkeep = newUpkeep()
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
-	d.hosts, d.offers = newHosts(d, cfg.hostProgram()), newOffers()
+	d.hosts, d.offers = newHosts(d, cfg.hostProgram(), cfg.Adopt), newOffers()
 	d.approvals, d.approvalWait = newApprovals(), cmp.Or(cfg.ApprovalWait, approvalWait)
 	d.relays, d.calls = newRelays(), newCallStats(d.clock.now)
 	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(settings.noGuard), newSessions()

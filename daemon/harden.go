@@ -3,7 +3,9 @@ package daemon
 import (
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"subjectbroker/proto/place"
 	"subjectbroker/proto/wire"
@@ -40,4 +42,21 @@ func Reexec(environ []string) error {
 		return err
 	}
 	return reexec(self, os.Args, environ)
+}
+
+// closeOnExec marks every descriptor but the standard ones. Ours all are: what is
+// found here was left open by whoever started us.
+func closeOnExec() {
+	const usual = 1024 // are the most that a process may have open
+	open, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		for fd := 3; fd < usual; fd++ {
+			syscall.CloseOnExec(fd)
+		}
+	}
+	for _, entry := range open {
+		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
 }

@@ -37,6 +37,7 @@ const (
 type hosts struct {
 	d       *Daemon
 	program string // path of sb-mcp
+	strays  strays // what lost its parent below the daemon
 
 	mu     sync.Mutex
 	all    map[hostKey]*host
@@ -160,8 +161,8 @@ func hostChanged(tool string) error {
 	return &hostFailure{errHostChanged, &wire.Error{Reason: wire.AccessDenied, Cause: causeToolChanged}, shown(tool) + " is new, changed or gone"}
 }
 
-func newHosts(d *Daemon, program string) *hosts {
-	return &hosts{d: d, program: program, all: map[hostKey]*host{}, alive: map[*hostProcess]bool{}, logs: newHostLogs()}
+func newHosts(d *Daemon, program string, adopt bool) *hosts {
+	return &hosts{d: d, program: program, strays: strays{adopt: adopt}, all: map[hostKey]*host{}, alive: map[*hostProcess]bool{}, logs: newHostLogs()}
 }
 
 // ready sees to it that the server runs for the run's subject, and that it offers
@@ -586,11 +587,12 @@ func (h *hosts) close() {
 	h.mu.Unlock()
 	h.endAll(causeDaemonStopped)
 	h.tasks.Wait()
+	h.strays.end()
 }
 
 // holds reports whether a process lives under one of the hosts: it descends from
-// one, or is in the session that was made for one. Where that cannot be told while
-// there are any, it may.
+// one, is in the session that was made for one, or is a stray. Where that cannot be
+// told while there are any, it may.
 func (h *hosts) holds(pid int32) (is, may bool) {
 	h.mu.Lock()
 	tops := make(map[int32]uint64, len(h.alive))
@@ -598,13 +600,17 @@ func (h *hosts) holds(pid int32) (is, may bool) {
 		tops[p.pid] = p.startTime
 	}
 	h.mu.Unlock()
-	if len(tops) == 0 {
+	adopts := h.strays.adopts()
+	if len(tops) == 0 && !adopts {
 		return false, false
 	}
 	var err error
 	for range 3 { // a process may be given another parent while it is looked at
 		var line []peer.Process
 		line, err = peer.Ancestry(pid)
+		if adopts && isStray(line) {
+			return true, true
+		}
 		for _, ancestor := range line {
 			if start, ok := tops[ancestor.PID]; ok && start == ancestor.Start {
 				return true, true

@@ -19,8 +19,11 @@ type hostConn = net.Conn
 
 // startHost starts sb-mcp host, with nothing but one end of a pair of sockets and a
 // stderr of ours: no environment, a session of its own, and a signal that ends it
-// when the daemon dies. When it ends, all of its session does.
-func startHost(program string) (child *hostChild, err error) {
+// when the daemon dies. When it ends, all of its session does, and what left that.
+func startHost(program string, left *strays) (child *hostChild, err error) {
+	if err := left.begin(); err != nil {
+		return nil, err
+	}
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("a pair of sockets: %w", err)
@@ -46,13 +49,13 @@ func startHost(program string) (child *hostChild, err error) {
 		// The signal comes when this thread dies, not when the daemon does: so it is
 		// this goroutine's until the process is gone.
 		runtime.LockOSThread()
-		err := cmd.Start()
+		err := left.start(cmd)
 		started <- err
 		if err != nil {
 			return
 		}
 		defer close(child.gone)
-		reapHost(cmd)
+		reapHost(cmd, left)
 	}()
 	if err := <-started; err != nil {
 		return nil, errors.Join(err, conn.Close(), stderr.Close())
@@ -65,8 +68,8 @@ func startHost(program string) (child *hostChild, err error) {
 }
 
 // reapHost waits for the end of a host, and ends what is left of its session before
-// the kernel may give its number to another one.
-func reapHost(cmd *exec.Cmd) {
+// the kernel may give its number to another one. What left the session it ends then.
+func reapHost(cmd *exec.Cmd, left *strays) {
 	pid := cmd.Process.Pid
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -75,5 +78,6 @@ func reapHost(cmd *exec.Cmd) {
 		}
 	}
 	peer.EndSession(int32(pid))
-	_ = cmd.Wait() // how it ended is known from what it said
+	left.wait(cmd) // how it ended is known from what it said
+	left.end()
 }

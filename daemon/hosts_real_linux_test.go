@@ -38,6 +38,8 @@ func realHost(t *testing.T) (dir string) {
 //
 //	env    its environment
 //	knock  what becomes of it on the broker's sockets, whose places are the argument
+//	open   what it has open
+//	escape starts a process that becomes nobody's and kills the host; see flight
 //	leave  starts a process that leaves the session and has no parent, and says where a file grows while that lives
 func mcpServer(string) int {
 	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
@@ -60,7 +62,7 @@ func mcpServer(string) int {
 			result = map[string]any{"protocolVersion": "2025-06-18", "capabilities": map[string]any{"tools": map[string]any{}}, "serverInfo": map[string]any{"name": "test", "version": "0"}}
 		case "tools/list":
 			tools := []any{}
-			for _, name := range []string{"env", "knock", "leave"} {
+			for _, name := range []string{"env", "knock", "leave", "escape", "open"} {
 				tools = append(tools, map[string]any{"name": name, "description": name, "inputSchema": map[string]any{"type": "object"}})
 			}
 			result = map[string]any{"tools": tools}
@@ -71,6 +73,10 @@ func mcpServer(string) int {
 				text = strings.Join(os.Environ(), "\n")
 			case "knock":
 				text = knocked(q.Params.Arguments["places"])
+			case "open":
+				text = openFiles()
+			case "escape":
+				text = startEscape(q.Params.Arguments["flight"])
 			case "leave":
 				cmd := exec.Command("/bin/sh", "-c", `while :; do echo x >> "$1"; sleep 0.05; done`, "sh", q.Params.Arguments["file"])
 				cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -98,7 +104,8 @@ func text(t *testing.T, e ended) string {
 func TestRealHost(t *testing.T) {
 	const secret = "marker-5d0b-of-a-real-server"
 	dir := realHost(t)
-	d := daemontest.Launch(t, daemontest.Options{Wrap: []string{"sh", "-c", `shift; exec "$0"/sbd "$@"`, dir}})
+	left, inherited := leftOpen(t)
+	d := daemontest.Launch(t, daemontest.Options{Wrap: []string{"sh", "-c", `shift; exec "$0"/sbd "$@"`, dir}, Files: []*os.File{left}})
 	d.AddSubject("worker")
 	d.PutKind("token", "secret", secret)
 	d.Grant("worker", "use:token")
@@ -109,7 +116,7 @@ func TestRealHost(t *testing.T) {
 		Subjects: []string{"worker"},
 	})
 	must(t, err)
-	equal(t, "trusted", strings.Join(trust(t, d, "real"), ", "), "env new, knock new, leave new")
+	equal(t, "trusted", strings.Join(trust(t, d, "real"), ", "), "env new, escape new, knock new, leave new, open new")
 	stream := hostedRelay(t, d.Open("worker"), "real")
 	env := text(t, stream.call("env", `{}`))
 	if !strings.Contains(env, "TOKEN="+secret) || strings.Contains(env, "SB_") {
@@ -123,6 +130,13 @@ func TestRealHost(t *testing.T) {
 		t.Errorf("on the broker's sockets: %s", got)
 	}
 	equal(t, "from outside", knocked(string(places)), "operator ALLOWED, broker ALLOWED")
+
+	got := text(t, stream.call("open", `{}`))
+	for i, one := range strings.Fields(got) { // the runtime opens files of its own
+		if _, link, _ := strings.Cut(one, "="); link == inherited || i > 2 && !strings.HasPrefix(link, "/") && !strings.HasPrefix(link, "anon_inode:") {
+			t.Errorf("it has open %s", got)
+		}
+	}
 
 	file := filepath.Join(t.TempDir(), "grows")
 	t.Cleanup(func() {

@@ -315,7 +315,7 @@ func apart(s grants.Subject) bool { return s.MinTier.Satisfies(grants.Bound) }
 
 // launch starts the program, which knows nothing yet.
 func (h *hosts) launch(k hostKey, server grants.Server) (*hostProcess, error) {
-	child, err := startHost(h.program)
+	child, err := startHost(h.program, &h.strays)
 	if err != nil {
 		return nil, err
 	}

@@ -199,7 +199,9 @@ func (s *stub) answer(id uint64, piece []byte, more bool, end hostv1.End) {
 //	spin    tells of its progress three times, and answers
 //	die     dies
 //	change  offers another description from then on, and answers
+//	escape  starts what becomes nobody's and kills the host; see flight
 //	litter  starts a process in the session, and answers with its id
+//	open    names what it has open
 //	knock   says what becomes of it on the broker's sockets; knock-inside: from namespaces
 func (s *stub) call(c *hostv1.Call, args []byte) {
 	id := c.GetId()
@@ -240,6 +242,14 @@ func (s *stub) call(c *hostv1.Call, args []byte) {
 		s.answer(id, fmt.Appendf(nil, "%d", near.Process.Pid), false, hostv1.End_END_OK)
 	case "knock-inside":
 		s.answer(id, []byte(knockInside(string(args))), false, hostv1.End_END_TOOL_ERROR)
+	case "escape":
+		var asked struct{ Flight string }
+		if err := json.Unmarshal(args, &asked); err != nil {
+			panic(err)
+		}
+		s.answer(id, []byte(startEscape(asked.Flight)), false, hostv1.End_END_OK)
+	case "open":
+		s.answer(id, []byte(openFiles()), false, hostv1.End_END_OK)
 	case "knock":
 		s.answer(id, []byte(knocked(string(args))), false, hostv1.End_END_TOOL_ERROR)
 	default:

@@ -151,7 +151,7 @@ func (f flags) config(logger *slog.Logger) (daemon.Config, error) {
 	}
 	cfg := daemon.Config{
 		Home: home, KeySource: f.keySource, WaitKey: f.waitKey, Version: version, Logger: logger, LogFormat: f.logFormat,
-		Self: self, KeychildArg: keychild,
+		Self: self, KeychildArg: keychild, Adopt: true,
 	}
 	if dir := f.socketDir; dir != "" {
 		if cfg.SocketDir, err = filepath.Abs(dir); err != nil {

@@ -47,6 +47,11 @@ func Printable(text string) string { return printable([]byte(text)) }
 // and with ErrPlatform where processes cannot be looked up.
 func Lookup(pid int32) (Process, error) { return lookup(pid) }
 
+// Kin returns the parent of a process, 0 when it is not in our pid namespace, and
+// the id of its session, also of one that has ended and that nobody has waited for.
+// It fails with ErrPlatform where processes cannot be looked up.
+func Kin(pid int32) (parent, session int32, err error) { return kin(pid) }
+
 // Ancestry describes the process and its ancestors, itself first, up to the
 // first process of our pid namespace or to the last whose parent is not in it.
 // Each is held by a pidfd while its parent is looked up, and its parent and start

@@ -124,6 +124,11 @@ func lookup(pid int32) (Process, error) {
 	return p, nil
 }
 
+func kin(pid int32) (parent, session int32, err error) {
+	s, err := readStat(pid)
+	return s.parent, s.session, err
+}
+
 func ancestry(pid int32) ([]Process, error) {
 	var line []Process
 	var held Held
