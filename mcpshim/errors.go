@@ -125,12 +125,12 @@ func decision(reason wire.Reason) string {
 	return "error"
 }
 
-// Refusal is what an agent is told of an error of the worker plane: its public
-// reason, and one sentence that says what it means.
+// Refusal is what an agent is told of a call that nobody judged, for an error of the
+// worker plane: its public reason, and the words that the daemon has for it too.
 func Refusal(err error) (reason wire.Reason, sentence string) {
-	reason = public(err)
-	if sentence, known := sentences[reason]; known {
-		return reason, sentence
+	refused := wire.Deny(public(err))
+	if refused.Reason == wire.ResourceTooLarge {
+		return refused.Reason, "the arguments are too large."
 	}
-	return wire.InternalError, "Something went wrong inside the broker."
+	return refused.Reason, refused.Message + "."
 }

@@ -264,13 +264,11 @@ func (c *hostedCall) unavailable(err error) func(*bufio.Writer) {
 	code := int64(codeBlocked)
 	switch reason {
 	case wire.AccessDenied: // as the daemon says it of a tool that is not there
-		return c.isError(wire.Deny(reason).Message + ". " + nextStep)
+		return c.isError(sentence + " " + nextStep)
 	case wire.InvalidArgument, wire.ResourceTooLarge:
 		code = strict.CodeInvalidParams
 	}
-	return failure(refusal{Code: code, Message: string(reason) + ": " + sentence + " " + nextStep, Data: &refusalData{
-		Action: "block", Reason: reason, Next: nextStep,
-	}})
+	return failure(refusal{Code: code, Message: sentence + " " + nextStep, Data: &refusalData{Reason: reason, Next: nextStep}})
 }
 
 // resultType says, in the era without sessions, that a result is one.
@@ -349,8 +347,8 @@ type refusal struct {
 
 // refusalData is what a program that speaks for the agent can go by.
 type refusalData struct {
-	Policy     string      `json:"policy"`
-	Action     string      `json:"action"`
+	Policy     string      `json:"policy,omitempty"` // that decided; empty: none did
+	Action     string      `json:"action,omitempty"`
 	Reason     wire.Reason `json:"reasonCode"`
 	Next       string      `json:"next"`
 	ApprovalID string      `json:"approvalId,omitempty"`

@@ -190,7 +190,7 @@ func TestHostedUnknownServer(t *testing.T) {
 		want   string
 	}{
 		{wire.AccessDenied, `"result":` + missingGrant},
-		{wire.VaultLocked, `"error":{"code":-32000,"message":"VAULT_LOCKED: The broker is locked. Ask the person who runs this agent.","data":{"policy":"","action":"block","reasonCode":"VAULT_LOCKED","next":"Ask the person who runs this agent."}}`},
+		{wire.VaultLocked, `"error":{"code":-32000,"message":"the vault is locked. Ask the person who runs this agent.","data":{"reasonCode":"VAULT_LOCKED","next":"Ask the person who runs this agent."}}`},
 	} {
 		b.RefuseRelays(tc.reason)
 		got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nobody_golden"}}`)
@@ -199,7 +199,7 @@ func TestHostedUnknownServer(t *testing.T) {
 		}
 	}
 	b.Stop()
-	if got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nobody_golden"}}`); !strings.Contains(got, `"code":-32000,"message":"BROKER_UNAVAILABLE: `) {
+	if got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nobody_golden"}}`); !strings.Contains(got, `"code":-32000,"message":"the broker cannot be reached. `) {
 		t.Errorf("without a daemon: %s", got)
 	}
 }
@@ -480,7 +480,7 @@ func TestHostedLargeCall(t *testing.T) {
 	if got := ask(10 << 20); got != `{"jsonrpc":"2.0","id":1,"result":{}}` || <-sizes != 10<<20 {
 		t.Errorf("got %.300s", got)
 	}
-	if got := ask(10<<20 + 1); !strings.Contains(got, `"code":-32602,"message":"RESOURCE_TOO_LARGE: `) {
+	if got := ask(10<<20 + 1); !strings.Contains(got, `"code":-32602,"message":"the arguments are too large. `) {
 		t.Errorf("got %.300s", got)
 	}
 }

@@ -252,7 +252,7 @@ func TestWrapDaemonRestarts(t *testing.T) {
 		t.Errorf("before: %+v", a)
 	}
 	d.Stop()
-	if a := parseAnswer(t, w.ask(callOf(2, "ok", "{}"))); a.code != -32000 || !strings.HasPrefix(a.text, "BROKER_UNAVAILABLE") {
+	if a := parseAnswer(t, w.ask(callOf(2, "ok", "{}"))); a.code != -32000 || !strings.HasPrefix(a.text, "the broker cannot be reached") {
 		t.Errorf("away: %+v", a)
 	}
 	if a := parseAnswer(t, w.ask(`{"jsonrpc":"2.0","id":3,"method":"ping"}`)); a.code != 0 {
@@ -263,7 +263,7 @@ func TestWrapDaemonRestarts(t *testing.T) {
 	workertest.Eventually(t, "a call", func() bool {
 		id++
 		a := parseAnswer(t, w.ask(callOf(id, "ok", "{}")))
-		return !strings.HasPrefix(a.text, "BROKER_UNAVAILABLE")
+		return !strings.HasPrefix(a.text, "the broker cannot be reached")
 	})
 	if a := parseAnswer(t, w.ask(callOf(id+1, "ok", "{}"))); a.policy != "BudgetPolicy" {
 		t.Errorf("beyond the budget: %+v", a)

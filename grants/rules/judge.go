@@ -140,7 +140,14 @@ func (j *judging) arguments() bool {
 		}
 	}
 	if len(hits) == 0 && j.trace {
-		j.pass(GranularAccessPolicy, fmt.Sprintf("none of the %d rules for the tool stands against it", len(j.c.rulesOf(j.call.Tool))))
+		detail := "no rule is about the tool"
+		switch n := len(j.c.rulesOf(j.call.Tool)); {
+		case n == 1:
+			detail = "the one rule about the tool does not stand against it"
+		case n > 1:
+			detail = fmt.Sprintf("none of the %d rules about the tool stands against it", n)
+		}
+		j.pass(GranularAccessPolicy, detail)
 	}
 	return true
 }

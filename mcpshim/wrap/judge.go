@@ -304,8 +304,7 @@ func blocked(a *ask, v worker.RelayVerdict) *refusal {
 func unavailable(err error) *refusal {
 	reason, sentence := mcpshim.Refusal(err)
 	why := &refusal{
-		code: codeBlocked, text: string(reason) + ": " + sentence + " " + askAPerson,
-		data: refusalData{Action: "block", Reason: reason, Next: askAPerson},
+		code: codeBlocked, text: sentence + " " + askAPerson, data: refusalData{Reason: reason, Next: askAPerson},
 	}
 	switch reason {
 	case wire.AccessDenied: // a missing permission is never an error of the protocol
@@ -319,7 +318,7 @@ func unavailable(err error) *refusal {
 // serverGone is what the client gets of a server that does not answer any more.
 var serverGone = &refusal{
 	code: codeBlocked, text: "The server has ended; its answer will not come. " + askAPerson,
-	data: refusalData{Action: "block", Reason: wire.InternalError, Next: askAPerson},
+	data: refusalData{Reason: wire.InternalError, Next: askAPerson},
 }
 
 // tell lets a client that asked for progress know that a person is asked, until

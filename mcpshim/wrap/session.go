@@ -312,8 +312,8 @@ type refusal struct {
 
 // refusalData is what a program that speaks for the agent can go by.
 type refusalData struct {
-	Policy     string      `json:"policy"`
-	Action     string      `json:"action"`
+	Policy     string      `json:"policy,omitempty"` // that decided; empty: none did
+	Action     string      `json:"action,omitempty"`
 	Reason     wire.Reason `json:"reasonCode"`
 	Next       string      `json:"next"`
 	ApprovalID string      `json:"approvalId,omitempty"`

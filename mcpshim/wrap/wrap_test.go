@@ -380,7 +380,7 @@ func TestOutcomes(t *testing.T) {
 	answers := []string{k.next(), k.next()}
 	slices.Sort(answers)
 	for i, id := range []string{"2", "3"} {
-		want := `{"jsonrpc":"2.0","id":` + id + `,"error":{"code":-32000,"message":"The server has ended; its answer will not come. Ask the person who runs this agent.","data":{"policy":"","action":"block","reasonCode":"INTERNAL_ERROR","next":"Ask the person who runs this agent."}}}`
+		want := `{"jsonrpc":"2.0","id":` + id + `,"error":{"code":-32000,"message":"The server has ended; its answer will not come. Ask the person who runs this agent.","data":{"reasonCode":"INTERNAL_ERROR","next":"Ask the person who runs this agent."}}}`
 		if diff := cmp.Diff(want, answers[i]); diff != "" {
 			t.Error(diff)
 		}
@@ -493,7 +493,7 @@ func TestList(t *testing.T) {
 		if got := k.ask(list); got != `{"jsonrpc":"2.0","id":1,"result":{"tools":[],"_meta":{"x":1.50}}}` {
 			t.Errorf("got %s", got)
 		}
-		if got := k.ask(tool("2", "a")); !strings.Contains(got, `"code":-32000,"message":"BROKER_UNAVAILABLE: The broker cannot be reached. Ask the person who runs this agent."`) {
+		if got := k.ask(tool("2", "a")); !strings.Contains(got, `"code":-32000,"message":"the broker cannot be reached. Ask the person who runs this agent.","data":{"reasonCode":"BROKER_UNAVAILABLE","next":"Ask the person who runs this agent."}`) {
 			t.Errorf("a call: %s", got)
 		}
 		b.Start()
@@ -719,8 +719,8 @@ func TestRefusedRelay(t *testing.T) {
 	b := broker(t)
 	b.RefuseRelays(wire.AccessDenied)
 	k := wrapStub(t, b)
-	got := k.ask(tool("1", "a"))
-	if !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"ACCESS_DENIED: `) || !strings.HasSuffix(got, `"isError":true}}`) {
+	// As a denied call is told.
+	if got := k.ask(tool("1", "a")); got != `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"access denied. Ask the person who runs this agent."}],"isError":true}}` {
 		t.Errorf("got %s", got)
 	}
 }
