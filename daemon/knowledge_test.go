@@ -124,6 +124,9 @@ func TestKnowledge(t *testing.T) {
 	}
 	check(run)
 	d.Lock()
+	if _, err := run.SearchKnowledge(t.Context(), &brokerv1.SearchKnowledgeRequest{RunId: run.ID, Query: "may"}); daemontest.Reason(err) != wire.VaultLocked {
+		t.Errorf("while it is locked: %v", err)
+	}
 	d.Unlock()
 	awaitMemory(t, d)
 	check(d.Open("worker"))
