@@ -102,7 +102,13 @@ func (d *Daemon) beginCall(r *run, c toolCall) *judging {
 	a.entry = e
 	a.also, a.gate = ask, ask.person
 	if c.hosted {
-		a.open = func(*opened) error { return d.hosts.ready(c.ctx, r, c.server, c.tool, c.came) }
+		a.open = func(*opened) error {
+			err := d.hosts.ready(c.ctx, r, c.server, c.tool, c.came)
+			if err != nil && c.ctx.Err() != nil {
+				return errLeft
+			}
+			return err
+		}
 	}
 	return &judging{d: d, ask: ask, passage: d.consider(a, capability)}
 }
@@ -162,6 +168,8 @@ func (g *judging) finish(ctx context.Context) judged {
 	case got.gate.outcome == gateReplay:
 		d.calls.count(ask.key(), callAllowed)
 		return judged{reason: wire.Allowed, approvalID: got.gate.id, replay: got.gate.replay}
+	case got.reason == "": // see errLeft
+		return unjudged(wire.RunEnded)
 	case got.decision != grants.Allowed || got.reason != wire.Allowed:
 		ask.approvalID = got.gate.id
 		return d.refused(ask, got.reason)

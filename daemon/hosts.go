@@ -68,6 +68,7 @@ type host struct {
 	started  time.Time
 	starts   uint32
 	cause    string // why it does not run, in words; empty: it runs, or nobody asked
+	unborn   bool   // the last start failed
 	lastErr  error  // of the last start, where that failed…
 	lastNo   uint64 // …as number lastNo of all that did
 }
@@ -139,6 +140,7 @@ type hostFailure struct {
 	kind  error
 	plain *wire.Error
 	words string
+	hint  string // command that mends it, which names what words do; empty: none does
 }
 
 func (f *hostFailure) Error() string { return f.kind.Error() + ": " + f.words }
@@ -150,15 +152,23 @@ func (f *hostFailure) Unwrap() []error { return []error{f.kind, f.plain} }
 func (f *hostFailure) GRPCStatus() *status.Status { return wire.Deny(f.plain.Reason).GRPCStatus() }
 
 func hostRefusal(cause, format string, args ...any) error {
-	return &hostFailure{errHostRefused, &wire.Error{Reason: wire.AccessDenied, Cause: cause}, fmt.Sprintf(format, args...)}
+	return &hostFailure{errHostRefused, &wire.Error{Reason: wire.AccessDenied, Cause: cause}, fmt.Sprintf(format, args...), ""}
 }
 
+// hostGone is about the server, unless it is the broker that is the reason.
 func hostGone(cause, format string, args ...any) error {
-	return &hostFailure{errHostGone, &wire.Error{Reason: wire.BrokerUnavailable, Cause: cause}, fmt.Sprintf(format, args...)}
+	reason := wire.ServerUnavailable
+	switch cause {
+	case causeDaemonStopped:
+		reason = wire.BrokerUnavailable
+	case causeLocked:
+		reason = wire.VaultLocked
+	}
+	return &hostFailure{errHostGone, &wire.Error{Reason: reason, Cause: cause}, fmt.Sprintf(format, args...), ""}
 }
 
 func hostChanged(tool string) error {
-	return &hostFailure{errHostChanged, &wire.Error{Reason: wire.AccessDenied, Cause: causeToolChanged}, shown(tool) + " is new, changed or gone"}
+	return &hostFailure{errHostChanged, &wire.Error{Reason: wire.AccessDenied, Cause: causeToolChanged}, shown(tool) + " is new, changed or gone", ""}
 }
 
 func newHosts(d *Daemon, program string, adopt bool) *hosts {
@@ -232,7 +242,7 @@ func (h *hosts) ensure(ctx context.Context, r *run, name string, came uint64) (*
 	k := hostKey{r.subject, name}
 	for {
 		if h.d.over(r) {
-			return nil, &hostFailure{errHostRefused, &wire.Error{Reason: wire.RunEnded, Cause: string(wire.RunEnded)}, "the run has ended"}
+			return nil, &hostFailure{errHostRefused, &wire.Error{Reason: wire.RunEnded, Cause: string(wire.RunEnded)}, "the run has ended", ""}
 		}
 		server, ok := h.d.state().server(name)
 		if !ok || !server.Hosted {
@@ -264,7 +274,7 @@ func (h *hosts) mayUse(r *run, server grants.Server) error {
 
 func secretDenied(subject, name string, cause grants.Cause) error {
 	if cause == grants.CauseUnknownResource || cause == grants.CauseNoContent {
-		return hostRefusal(causeSecretMissing, "the secret %s has no content", name)
+		return &hostFailure{errHostRefused, &wire.Error{Reason: wire.AccessDenied, Cause: causeSecretMissing}, "the secret " + name + " has no content", "sbctl secret put " + name}
 	}
 	return hostRefusal(causeSecretDenied, "%s may not use the secret %s (%s)", subject, name, cause)
 }
@@ -344,7 +354,7 @@ func (h *hosts) entry(k hostKey, server grants.Server, born time.Time) *host {
 		e = &host{key: k, server: server, born: born}
 		h.all[k] = e
 	case !same(e.server, server) && e.process == nil && e.attempt == nil: // what was learnt of another command
-		e.server, e.loose, e.failures, e.retry, e.cause = server, false, 0, time.Time{}, ""
+		e.server, e.loose, e.failures, e.retry, e.cause, e.unborn = server, false, 0, time.Time{}, "", false
 	}
 	return e
 }
@@ -415,14 +425,17 @@ func (h *hosts) start(e *host, a *hostAttempt, o *operatorStart) {
 	e.attempt = nil
 	e.loose = loose
 	if err != nil {
-		a.err, e.cause = err, wordsOf(err)
+		a.err, e.cause, e.unborn = err, wordsOf(err), true
 		if errors.Is(err, errHostGone) {
 			e.died(0)
 			e.lastErr, e.lastNo = err, h.misses.Add(1)
 		}
 		return
 	}
-	e.process, e.cause, e.lastErr = p, "", nil
+	e.process, e.cause, e.lastErr, e.unborn = p, "", nil, false
+	if own := h.all[hostKey{server: e.key.server}]; own != nil { // it is known now what there is to see
+		own.unborn = false
+	}
 	e.started, e.starts = h.d.clock.now(), e.starts+1
 	h.tasks.Go(func() { h.attend(e, p) })
 	if a.run != nil {
@@ -516,13 +529,13 @@ func (h *hosts) restart(server, subject string) (n uint32) {
 		if k.server != server || subject != "" && k.subject != subject {
 			continue
 		}
-		if e.process != nil || e.killed != "" {
+		if k.subject != "" && (e.process != nil || e.killed != "") {
 			n++
 		}
 		if e.process != nil {
 			e.process.stop(causeServerRestart, hostStopGrace)
 		}
-		e.killed, e.failures, e.retry, e.cause = "", 0, time.Time{}, ""
+		e.killed, e.failures, e.retry, e.cause, e.unborn = "", 0, time.Time{}, "", false
 	}
 	return n
 }
@@ -639,13 +652,15 @@ type hostFacts struct {
 	loose       bool
 }
 
-// of returns what is known of the processes of a server, by subject.
+// of returns what is known of the processes of a server, by subject. The operator's,
+// which comes first, is among them as long as it could not be started: else it ends
+// as soon as it has said what there is to see.
 func (h *hosts) of(server string) []hostFacts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var all []hostFacts
 	for k, e := range h.all {
-		if k.server == server && k.subject != "" {
+		if k.server == server && (k.subject != "" || e.unborn) {
 			all = append(all, e.facts())
 		}
 	}

@@ -459,7 +459,7 @@ func TestBackOff(t *testing.T) {
 	trust(t, d, "hub")
 	change(t, d, "hub", "stub", "end=exited", "note="+note)
 	stream := hostedRelay(t, d.Open("worker"), "hub")
-	equal(t, "the first call", stream.call("echo", `{}`).verdict.GetReasonCode(), "BROKER_UNAVAILABLE")
+	equal(t, "the first call", stream.call("echo", `{}`).verdict.GetReasonCode(), "SERVER_UNAVAILABLE")
 	p := process(t, d, "hub", "worker")
 	equal(t, "its state", p.GetState(), "waiting")
 	equal(t, "why", p.GetCause(), "the server exited with code 7: as it was told")

@@ -453,7 +453,7 @@ func (p *hostProcess) begin() (uint64, *openCall, error) {
 		return 0, nil, hostGone(causeServerExited, "it ends")
 	}
 	if len(p.calls) >= maxHostCalls {
-		return 0, nil, &hostFailure{errHostRefused, &wire.Error{Reason: wire.RateLimited, Cause: causeServerBusy}, fmt.Sprintf("%d calls are open", maxHostCalls)}
+		return 0, nil, &hostFailure{errHostRefused, &wire.Error{Reason: wire.RateLimited, Cause: causeServerBusy}, fmt.Sprintf("%d calls are open", maxHostCalls), ""}
 	}
 	p.lastID++
 	open := &openCall{pieces: make(chan *hostv1.Answer, hostPieces), progress: make(chan []byte, hostProgresses), left: make(chan struct{})}

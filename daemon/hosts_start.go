@@ -236,14 +236,19 @@ func (h *hosts) secret(ctx context.Context, name string, server grants.Server, r
 	st.mu.RLock()
 	f := st.catalog[name]
 	st.mu.RUnlock()
-	missing, decide := false, a.decide
+	missing, decide := grants.Cause(""), a.decide
 	a.decide = func(c grants.Capability) grants.Decision {
 		st := d.state()
 		st.mu.RLock()
-		missing = !st.given(&server, name) || o != nil && st.hidden(a.peer.UID, name)
+		switch missing = ""; {
+		case !st.given(&server, name), o != nil && st.hidden(a.peer.UID, name):
+			missing = grants.CauseUnknownResource
+		case o != nil && !st.catalog[name].content(): // of a subject the grants know it
+			missing = grants.CauseNoContent
+		}
 		st.mu.RUnlock()
-		if missing {
-			return grants.Decision{Outcome: grants.Denied, Reason: grants.ReasonAccessDenied, Cause: grants.CauseUnknownResource}
+		if missing != "" {
+			return grants.Decision{Outcome: grants.Denied, Reason: grants.ReasonAccessDenied, Cause: missing}
 		}
 		return decide(c)
 	}
@@ -256,13 +261,17 @@ func (h *hosts) secret(ctx context.Context, name string, server grants.Server, r
 	switch {
 	case err != nil:
 		reason := wire.FromError(err).Reason
-		return nil, f, &hostFailure{errHostRefused, &wire.Error{Reason: reason, Cause: string(reason)}, "the secret " + name + " was not released: " + string(reason)}
+		return nil, f, &hostFailure{errHostRefused, &wire.Error{Reason: reason, Cause: string(reason)}, "the secret " + name + " was not released: " + string(reason), ""}
 	case got.reason == wire.Allowed:
 		return got.content, f, nil
-	case missing:
-		return nil, f, secretDenied("", name, grants.CauseUnknownResource)
+	case missing != "":
+		return nil, f, secretDenied("", name, missing)
 	case openErr != nil:
-		return nil, f, hostRefusal(causeSecretMissing, "the secret %s cannot be opened (%s)", name, openCause(openErr))
+		why := openCause(openErr)
+		if why == causeStorage { // which says less than the reason
+			why = string(openReason(openErr))
+		}
+		return nil, f, hostRefusal(causeSecretMissing, "the secret %s cannot be opened (%s)", name, why)
 	case r == nil:
 		return nil, f, hostRefusal(causeSecretDenied, "the secret %s may not be used (%s)", name, got.reason)
 	}

@@ -281,7 +281,12 @@ func (o operator) look(ctx context.Context, name string) error {
 	case err == nil: // a tier may have been raised, or the session have ended, meanwhile
 		return d.meets(ctx, fixed(whenRaised), nil)
 	case errors.Is(err, errHostRefused):
-		return refuse("%s was not started: %s", name, d.unnamedWords(ctx, server, wordsOf(err)))
+		words := wordsOf(err)
+		refusal := refuse("%s was not started: %s", name, d.unnamedWords(ctx, server, words))
+		if failure, ok := errors.AsType[*hostFailure](err); ok && d.unnamedWords(ctx, server, words) == words {
+			refusal.Hint = failure.hint
+		}
+		return refusal
 	case waiting.Err() != nil && !errors.Is(err, errHostGone):
 		return &wire.Error{Reason: wire.InternalError, Message: name + " did not say in time what it offers"}
 	}

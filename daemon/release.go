@@ -220,6 +220,8 @@ func (p *passage) place() error {
 			d.budgets.suppress(a.payer(), d.clock.now())
 			p.gate.giveBack()
 			return wire.Deny(wire.RateLimited)
+		case errors.Is(err, errLeft):
+			p.v.failed, p.v.reason, p.v.cause = true, "", causeCancelled
 		case err != nil:
 			p.v.failed, p.v.reason, p.v.cause = true, openReason(err), openCause(err)
 			p.out.wipe()
@@ -299,6 +301,9 @@ func (p *passage) finish(ctx context.Context) (answer, error) {
 	d.asks.count(v.reason, p.acts && a.also == nil)
 	return answer{opened: p.out, seq: p.ticket.Seq(), decision: v.outcome, reason: v.reason, gate: p.gate}, nil
 }
+
+// errLeft is the error of an open that nobody waits for any more: nothing was refused.
+var errLeft = errors.New("nobody waits for it any more")
 
 // errOverBudget stops a denial on its way into the log.
 var errOverBudget = errors.New("the peer's budget for denials is used up")
@@ -409,6 +414,8 @@ func (a ask) result(capability grants.Capability, v verdict, out *opened, uses u
 
 func decisionWord(v verdict) string {
 	switch {
+	case v.failed && v.reason == "": // nobody waited for a decision
+		return ""
 	case v.failed:
 		return decisionError
 	case v.outcome == grants.Allowed:
@@ -427,6 +434,7 @@ const (
 	causeStorage     = "STORAGE"
 	causeReplaced    = "RESOURCE_REPLACED"
 	causeWithdrawn   = "APPROVAL_WITHDRAWN"
+	causeCancelled   = "CANCELLED"
 
 	causeSubjectChanged = "SUBJECT_CHANGED"
 )

@@ -58,6 +58,7 @@ var sentences = map[wire.Reason]string{
 	wire.BrokerUnavailable:       "The broker cannot be reached.",
 	wire.PlatformUnsupported:     "The broker does not support this connection; it may need this agent to be restarted.",
 	wire.TenantOutOfScope:        "The request names something outside this connection's scope.",
+	wire.ServerUnavailable:       "The server of this tool could not be started or reached.",
 }
 
 // public maps what the worker plane reports to a reason that is in the public

@@ -199,9 +199,9 @@ func TestMendCall(t *testing.T) {
 		{name: "method", capability: "method:github/roots.list", cause: "METHOD_POLICY", reason: "POLICY_BLOCKED", policy: policy, want: []string{"policy show coder github"}},
 		{name: "method without a policy", capability: "method:github/roots.list", cause: "METHOD_POLICY", reason: "POLICY_BLOCKED"},
 
-		{name: "died", capability: "call:github/search", cause: "SERVER_FAILED", reason: "BROKER_UNAVAILABLE", known: hosted, want: []string{"server show github", "server logs github --subject coder", "server restart github --subject coder"}},
-		{name: "not reached", capability: "call:github/search", cause: "SERVER_FAILED", reason: "BROKER_UNAVAILABLE", known: reached, want: []string{"server show github", "server restart github --subject coder"}},
-		{name: "runs again", capability: "call:github/search", cause: "SERVER_WAITS", reason: "BROKER_UNAVAILABLE", known: process("running")},
+		{name: "died", capability: "call:github/search", cause: "SERVER_FAILED", reason: "SERVER_UNAVAILABLE", known: hosted, want: []string{"server show github", "server logs github --subject coder", "server restart github --subject coder"}},
+		{name: "not reached", capability: "call:github/search", cause: "SERVER_FAILED", reason: "SERVER_UNAVAILABLE", known: reached, want: []string{"server show github", "server restart github --subject coder"}},
+		{name: "runs again", capability: "call:github/search", cause: "SERVER_WAITS", reason: "SERVER_UNAVAILABLE", known: process("running")},
 		{name: "busy", capability: "call:github/search", cause: "SERVER_BUSY", reason: "RATE_LIMITED", known: hosted, want: []string{"server show github"}},
 
 		{name: "nobody answered", capability: "call:github/search", cause: "UNANSWERED", reason: "APPROVAL_EXPIRED", known: hosted, want: []string{"approvals list"}},

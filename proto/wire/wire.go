@@ -60,6 +60,7 @@ const (
 	PlatformUnsupported     Reason = "PLATFORM_UNSUPPORTED"
 	InternalError           Reason = "INTERNAL_ERROR"
 	TenantOutOfScope        Reason = "TENANT_OUT_OF_SCOPE"
+	ServerUnavailable       Reason = "SERVER_UNAVAILABLE"
 )
 
 // statuses is the one mapping from reason to gRPC status code, with the public
@@ -87,6 +88,7 @@ var statuses = map[Reason]struct {
 	PlatformUnsupported:     {codes.Unimplemented, "not supported on this platform"},
 	InternalError:           {codes.Internal, "internal error"},
 	TenantOutOfScope:        {codes.PermissionDenied, "a tenant outside the granted scope was named"},
+	ServerUnavailable:       {codes.Unavailable, "the server of this tool could not be started or reached"},
 }
 
 // Error is the one typed error that crosses a socket.
@@ -264,6 +266,7 @@ var exits = map[Reason]int{
 	RunEnded:          ExitFailed,
 	VaultLocked:       ExitUnavailable,
 	BrokerUnavailable: ExitUnavailable,
+	ServerUnavailable: ExitUnavailable,
 	IntegrityFailed:   ExitIntegrity,
 
 	KeyUnavailable:    ExitUnavailable,
