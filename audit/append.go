@@ -75,7 +75,11 @@ func (l *Log) append(build func(seq uint64, now time.Time) (Entry, error), as cl
 	if err := e.check(); err != nil {
 		return Ticket{}, err
 	}
-	return l.enqueue(&e, now, as), nil
+	ticket := l.enqueue(&e, now, as)
+	if l.config.Placed != nil {
+		l.config.Placed(&e)
+	}
+	return ticket, nil
 }
 
 // admit refuses entries that could not become durable soon, so that nothing

@@ -60,6 +60,10 @@ type Config struct {
 	// from; Prune leaves its segment and all later ones alone. nil means that
 	// the caller sees to that.
 	Keep func() Position
+	// Placed is told of each entry that was given its place, under the log's mutex:
+	// it may neither wait nor change or keep the entry; nil means nobody is told. An
+	// entry that then does not become durable is not taken back.
+	Placed func(*Entry)
 	// Now stamps entries; nil means time.Now.
 	Now func() time.Time
 	// Logger gets what happens to the files; nil discards it.

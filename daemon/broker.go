@@ -73,7 +73,9 @@ func (b broker) Acquire(ctx context.Context, req *brokerv1.AcquireRequest) (*bro
 	if err != nil {
 		return nil, err
 	}
-	r.count(name, got.reason == wire.Allowed, got.owner)
+	if got.reason != wire.ApprovalPending { // that is no denial
+		r.count(name, got.reason == wire.Allowed, got.owner)
+	}
 	if got.reason != wire.Allowed {
 		return nil, got.refusal()
 	}

@@ -11,8 +11,9 @@ import (
 	"strings"
 	"sync"
 
+	"subjectbroker/audit"
+	"subjectbroker/audit/verify"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
-	"subjectbroker/proto/wire"
 )
 
 // CallStats counts the calls of tools since the daemon started.
@@ -43,26 +44,33 @@ func (o operator) Metrics(context.Context, *operatorv1.MetricsRequest) (*operato
 // ready.
 type asksCounted struct {
 	mu      sync.Mutex
-	denied  map[wire.Reason]uint64
+	denied  map[string]uint64 // by public reason
 	release uint64
 }
 
-// count counts one request that went along the release path.
-func (c *asksCounted) count(reason wire.Reason, released bool) {
+// released counts one content that was released.
+func (c *asksCounted) released() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case released:
-		c.release++
-	case reason != wire.Allowed:
-		if c.denied == nil {
-			c.denied = map[wire.Reason]uint64{}
-		}
-		c.denied[reason]++
-	}
+	c.release++
 }
 
-func (c *asksCounted) all() (denied map[wire.Reason]uint64, released uint64) {
+// placed counts an entry of the log that is a denial, as everybody does who reads it.
+func (c *asksCounted) placed(e *audit.Entry) {
+	like := verify.Entry{Kind: string(e.Kind), Decision: e.Decision, Count: e.Count}
+	_, times, ok := like.Denial()
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.denied == nil {
+		c.denied = map[string]uint64{}
+	}
+	c.denied[e.ReasonCode] += times
+}
+
+func (c *asksCounted) all() (denied map[string]uint64, released uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.denied), c.release
@@ -148,9 +156,9 @@ func gauge(is bool) uint64 {
 func (d *Daemon) askMetrics(x *exposition) {
 	denied, released := d.asks.all()
 	x.one("subjectbroker_acquires_total", "counter", "Contents that were released.", released)
-	x.family("subjectbroker_denials_total", "counter", "Requests of runs that were refused, by public reason.")
+	x.family("subjectbroker_denials_total", "counter", "Denials since the daemon started, by public reason; what waits for a person is none.")
 	for _, reason := range slices.Sorted(maps.Keys(denied)) {
-		x.count("subjectbroker_denials_total", denied[reason], "reason", string(reason))
+		x.count("subjectbroker_denials_total", denied[reason], "reason", reason)
 	}
 }
 
@@ -160,11 +168,11 @@ func (a *approvals) byState() map[string]uint64 {
 	defer a.mu.Unlock()
 	n := map[string]uint64{}
 	for _, c := range a.cards {
-		n[c.state.String()]++
+		n[c.word()]++
 	}
 	for _, c := range a.ended {
 		if a.cards[c.id] == nil {
-			n[c.state.String()]++
+			n[c.word()]++
 		}
 	}
 	return n

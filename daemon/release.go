@@ -298,7 +298,9 @@ func (p *passage) finish(ctx context.Context) (answer, error) {
 	if p.reserved.last {
 		d.hub.listChanged(a.entry.SubjectID)
 	}
-	d.asks.count(v.reason, p.acts && a.also == nil)
+	if p.acts && a.also == nil {
+		d.asks.released()
+	}
 	return answer{opened: p.out, seq: p.ticket.Seq(), decision: v.outcome, reason: v.reason, gate: p.gate}, nil
 }
 
