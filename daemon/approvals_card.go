@@ -36,9 +36,9 @@ const (
 	cardMaking   cardState = iota // its entry has no place in the log yet
 	cardPending                   // a person is asked
 	cardDeciding                  // a person answers
-	cardApproved                  // and may be used once, unless a standing answer was given
+	cardApproved                  // and may be used once
 	cardRunning                   // it is being used
-	cardSettled                   // it was used
+	cardSettled                   // it was used, or an answer was given that stands
 	cardDenied
 	cardExpired
 	cardVoid
@@ -72,6 +72,80 @@ type askerKey struct {
 }
 
 func (k cardKey) asker() askerKey { return askerKey{k.subject, k.born} }
+
+// word is the state of a card as the operator reads it: while an answer stands that was
+// given to it, it is approved. The caller holds approvals.mu.
+func (c *card) word() string {
+	if c.state == cardSettled && c.stands() {
+		return cardApproved.String()
+	}
+	return c.state.String()
+}
+
+// stands reports whether the answer to it stands for more than one request, as far as
+// is known. The caller holds approvals.mu.
+func (c *card) stands() bool { return c.scope != "" && c.scope != scopeOnce && c.outcome == "" }
+
+// came is what came of a card, in a word; empty: nothing yet. The caller holds
+// approvals.mu.
+func (c *card) came() string {
+	if c.state == cardVoid || c.state == cardExpired {
+		return c.cause
+	}
+	return c.outcome
+}
+
+// How an answer ended that stood.
+const (
+	outcomeUsedUp  = "used-up"
+	outcomeExpired = "expired"
+	outcomeEnded   = "ended" // with its run or launch
+	outcomeRevoked = "revoked"
+)
+
+// conclude says on their cards how answers ended that stood; causes are by id.
+func (a *approvals) conclude(causes map[string]string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id, cause := range causes {
+		c := a.cards[id]
+		if c == nil {
+			i := slices.IndexFunc(a.ended, func(c *card) bool { return c.id == id })
+			if i < 0 {
+				continue
+			}
+			c = a.ended[i]
+		}
+		switch cause {
+		case causeUsedUp:
+			c.outcome = outcomeUsedUp
+		case causeOutOfDate:
+			c.outcome = outcomeExpired
+		case causeRunOver:
+			c.outcome = outcomeEnded
+		case causeRevoked:
+			c.outcome = outcomeRevoked
+		default:
+			c.outcome = cause
+			if c.state == cardSettled {
+				c.state, c.cause = cardVoid, cause
+			}
+		}
+		a.tell(c)
+	}
+}
+
+// standing are the ids of answers that stand, as far as cards tell.
+func (a *approvals) standing() (ids []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.ended {
+		if c.state == cardSettled && c.stands() {
+			ids = append(ids, c.id)
+		}
+	}
+	return ids
+}
 
 // over reports whether nothing comes of the card any more but the replay of an
 // answer.
@@ -167,7 +241,7 @@ type card struct {
 	decided time.Time
 	scope   string // of the answer
 	cause   string // why it is void
-	outcome string // how what was approved ended
+	outcome string // how what was approved ended, or the answer that stood
 	turn    uint64 // how often its use was reserved
 
 	answer    *replay

@@ -26,6 +26,7 @@ func (d *Daemon) tendApprovals() {
 		d.sweep()
 		if !d.locked() {
 			d.endConsents()
+			d.missConsents()
 		}
 	}
 }
@@ -69,6 +70,28 @@ func (d *Daemon) sweep() {
 	}
 }
 
+// missConsents says on their cards that answers stand no more that went with something
+// else, as with a server.
+func (d *Daemon) missConsents() {
+	ids := d.approvals.standing()
+	if len(ids) == 0 {
+		return
+	}
+	gone := map[string]string{}
+	st := d.state()
+	st.mu.RLock()
+	for _, id := range ids {
+		if _, stands := st.consents[id]; !stands {
+			gone[id] = causeVoid
+		}
+	}
+	open := st.open
+	st.mu.RUnlock()
+	if open {
+		d.approvals.conclude(gone)
+	}
+}
+
 // endCard moves a card to where judge says, which is called with approvals.mu, and
 // tells the log.
 func (d *Daemon) endCard(c *card, judge func() (cardState, string)) {
@@ -78,9 +101,6 @@ func (d *Daemon) endCard(c *card, judge func() (cardState, string)) {
 	if to == c.state {
 		a.mu.Unlock()
 		return
-	}
-	if c.state == cardApproved && c.scope != scopeOnce { // the answer stands, and its end is told on its own
-		to, cause = cardSettled, ""
 	}
 	c.cause = cause
 	a.set(c, to)

@@ -86,7 +86,7 @@ func (d *Daemon) newRule(where, args []byte, pin string) (*consentRule, error) {
 	if len(where) > maxRule {
 		return nil, refuse("where: a rule has at most %d KiB", maxRule>>10)
 	}
-	w, err := rules.ParseWhere(where)
+	w, err := rules.ParseWhere(bytes.Clone(where)) // what the operator sent is cleared
 	if err != nil {
 		return nil, refuse("where: %v", err)
 	}
@@ -493,6 +493,9 @@ func (d *Daemon) endConsents() {
 		}
 		return withdrawal(gone, effects), nil
 	})
+	if err == nil {
+		d.approvals.conclude(over)
+	}
 	switch stuck := err != nil && refusal(err).Reason != wire.VaultLocked; {
 	case !d.approvals.stick(stuck): // it is as it was a second ago
 	case stuck:
@@ -637,5 +640,6 @@ func (o operator) RevokeConsent(ctx context.Context, req *operatorv1.RevokeConse
 	if err != nil {
 		return nil, err
 	}
+	d.approvals.conclude(map[string]string{response.GetConsent().GetConsentId(): causeRevoked})
 	return response, nil
 }

@@ -205,9 +205,6 @@ func (o operator) ImportKnowledge(stream grpc.BidiStreamingServer[operatorv1.Imp
 		if first {
 			im.tenant, im.dry = req.GetTenant(), req.GetDryRun()
 		}
-		if len(req.GetLines()) > maxImportPiece {
-			return refuse("at most %d KiB of lines in one message", maxImportPiece>>10)
-		}
 		if err := im.piece(stream.Context(), req.GetLines()); err != nil {
 			return err
 		}
@@ -217,8 +214,12 @@ func (o operator) ImportKnowledge(stream grpc.BidiStreamingServer[operatorv1.Imp
 	}
 }
 
-// piece takes in lines, all or none.
+// piece takes in lines, all or none, and clears them.
 func (im *importing) piece(ctx context.Context, lines []byte) error {
+	defer clear(lines)
+	if len(lines) > maxImportPiece {
+		return refuse("at most %d KiB of lines in one message", maxImportPiece>>10)
+	}
 	d := im.o.d
 	var parsed []knowledgeLine
 	for line := range bytes.Lines(lines) {

@@ -31,11 +31,11 @@ func (a *approvals) cardMessage(c *card, uid uint32) *operatorv1.Approval {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	m := &operatorv1.Approval{
-		ApprovalId: c.id, State: c.state.String(), Subject: c.key.subject, RunId: c.run.id, Tier: c.key.tier.String(),
+		ApprovalId: c.id, State: c.word(), Subject: c.key.subject, RunId: c.run.id, Tier: c.key.tier.String(),
 		Server: c.key.server, Tool: c.key.tool, Resource: c.key.resource, Capability: c.key.capability,
 		Arguments: slices.Clone(c.arguments), Cut: c.cut, Pin: c.key.pin, Policy: c.key.policy, Why: c.why, Asked: c.asked,
 		Created: millis(c.created), Expires: millis(c.expires.at), Decided: millis(c.decided), Scope: c.scope, Waiting: c.waiting,
-		Outcome: c.outcome, PinState: c.pinState, Scopes: slices.Clone(c.scopes),
+		Outcome: c.came(), PinState: c.pinState, Scopes: slices.Clone(c.scopes),
 	}
 	if c.key.argsDigest != (audit.Hash{}) {
 		m.ArgsDigest = c.key.argsDigest.String()
@@ -316,10 +316,12 @@ func (o operator) approve(ctx context.Context, c *card, scope string, stands *co
 			a.set(c, cardPending)
 		default:
 			c.scope, c.decided = scope, d.clock.read().now
-			if stands != nil {
-				a.detach(c) // the next request meets the answer that stands
+			to := cardApproved
+			if stands != nil { // the next request, and who waits, meet the answer that stands
+				a.detach(c)
+				to = cardSettled
 			}
-			a.set(c, cardApproved)
+			a.set(c, to)
 			a.wake()
 		}
 	}()

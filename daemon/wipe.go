@@ -73,6 +73,8 @@ func wipeRequest(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler 
 		if changes, ok := m.(interface{ GetPresent() []byte }); ok {
 			defer clear(changes.GetPresent())
 		}
+	case interface{ GetWhere() []byte }: // texts that arguments are compared with
+		defer clear(m.GetWhere())
 	}
 	return handler(ctx, req)
 }

@@ -14,6 +14,7 @@ import (
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/grants/policy"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 )
 
 type approvalsCmd struct {
@@ -244,7 +245,7 @@ func approvalFields(out *ui.Printer, m *operatorv1.Approval) []ui.Field {
 	if m.GetDecided() != 0 {
 		fields = append(fields, ui.Field{Name: "decided", Value: out.When(m.GetDecided())})
 	}
-	return append(fields, ui.Field{Name: "scope", Value: scopeWords(m.GetScope())}, ui.Field{Name: "outcome", Value: m.GetOutcome()})
+	return append(fields, ui.Field{Name: "scope", Value: scopeWords(m.GetScope())}, ui.Field{Name: "outcome", Value: withMeaning(m.GetOutcome())})
 }
 
 type approvalsListCmd struct {
@@ -256,6 +257,9 @@ type approvalsListCmd struct {
 func (approvalsListCmd) Help() string {
 	return `Newest first. ASKED is how often the same was asked. Answers that stand for more than
 one call are listed below, with what each covers; "approvals revoke" takes one back.
+With --all the requests that they were given to are "approved" for as long as they
+stand, and then "settled" with how they ended: used-up, expired, ended (with the run
+or launch), revoked. Of what is void or has expired it is said why.
 In JSON "items" are the requests and "consents" those answers.
 
 Examples:
@@ -550,7 +554,7 @@ func (c approvalsApproveCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.printDecision(got)
+	return a.printDecision(got, request.GetUses())
 }
 
 // confirmApproval asks a person who is there. Where nobody is, the passphrase is
@@ -567,12 +571,17 @@ func (a *app) confirmApproval(ctx context.Context, doing, question string) error
 	return a.confirm(ctx, doing, question)
 }
 
-func (a *app) printDecision(got *operatorv1.DecideApprovalResponse) error {
+// printDecision tells of an answer; uses: how many it is for, 0 where they are not
+// counted.
+func (a *app) printDecision(got *operatorv1.DecideApprovalResponse, uses uint32) error {
 	m := got.GetApproval()
 	view := decisionView{approvalView: viewApproval(m)}
 	fields := []ui.Field{
 		{Name: "approval", Value: m.GetApprovalId()}, {Name: "subject", Value: m.GetSubject()}, {Name: "what", Value: approvalObject(m)},
 		{Name: "state", Value: m.GetState()}, {Name: "scope", Value: scopeWords(m.GetScope())},
+	}
+	if uses > 0 {
+		fields = append(fields, ui.Field{Name: "uses", Value: fmt.Sprintf("%d in all", uses)})
 	}
 	if consent := got.GetConsent(); consent != nil {
 		standing := viewConsent(consent)
@@ -613,7 +622,7 @@ func (c approvalsDenyCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	return a.printDecision(got)
+	return a.printDecision(got, 0)
 }
 
 type approvalsRevokeCmd struct {
@@ -631,6 +640,9 @@ Examples:
 // Run revokes a standing answer.
 func (c approvalsRevokeCmd) Run(ctx context.Context, a *app) error {
 	got, err := call(ctx, a, "revoking the answer "+c.Consent, &operatorv1.RevokeConsentRequest{ConsentId: c.Consent}, operatorv1.OperatorServiceClient.RevokeConsent)
+	if refused, ok := errors.AsType[*failure](err); ok && refused.code == wire.InvalidArgument {
+		return refused.withHint("sbctl approvals list")
+	}
 	if err != nil {
 		return err
 	}

@@ -9064,7 +9064,8 @@ type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// pending, approved (and not run yet), running, settled, denied, expired, void.
+	// pending, approved (and not run yet, or for as long as the answer stands), running,
+	// settled, denied, expired, void.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	// Name of the subject.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
@@ -9109,8 +9110,9 @@ type Approval struct {
 	Scope string `protobuf:"bytes,22,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Callers that wait for it now.
 	Waiting uint32 `protobuf:"varint,23,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// How the approved call ended: ok, tool-error, error, transport, cancelled; empty
-	// before it did.
+	// How the approved call ended: ok, tool-error, error, transport, cancelled; or the
+	// answer that stood: used-up, expired, ended, revoked. Of what is void or expired,
+	// why, as the log says it. Empty before there is an end.
 	Outcome string `protobuf:"bytes,24,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// Whether the tool's description was trusted: trusted, changed or untrusted.
 	PinState string `protobuf:"bytes,25,opt,name=pin_state,json=pinState,proto3" json:"pin_state,omitempty"`
