@@ -87,6 +87,9 @@ type hostCall struct {
 	pin        string // hash that the tool was judged by
 	args, meta []byte // JSON objects; meta may be empty. call does not keep them
 	progress   bool   // it is wanted
+	// left is what the client said when it cancelled the call, for the server; nil:
+	// nobody can say.
+	left func() []byte
 	// sent is called, maybe more than once, when the host has the call; nil: nobody
 	// wants to know. Calls that are made one after the other's sent come to the
 	// server in that order.

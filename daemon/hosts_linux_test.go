@@ -391,8 +391,11 @@ func TestThroughAHost(t *testing.T) {
 	id, slow := stream.begin("slow", `{}`)
 	eventually(t, "the slow call is on its way", func() bool { return process(t, d, "hub", "worker").GetOpen() == 1 })
 	equal(t, "another beside it", stream.call("echo", `{}`).String(), "OK {}")
-	must(t, stream.stream.Send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Cancel{Cancel: &brokerv1.RelayCancel{Id: id}}}))
-	eventually(t, "the server hears that nobody waits", func() bool { return strings.Contains(logs(t, d, "hub"), "cancelled") })
+	must(t, stream.stream.Send(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Cancel{Cancel: &brokerv1.RelayCancel{Id: id, Said: []byte(`{"reason":"late"}`)}}}))
+	eventually(t, "the server hears that nobody waits, and why", func() bool {
+		said := logs(t, d, "hub")
+		return strings.Contains(said, "cancelled") && strings.Contains(said, `{"reason":"late"}`)
+	})
 	equal(t, "calls that are open", process(t, d, "hub", "worker").GetOpen(), 0)
 	select {
 	case e := <-slow:

@@ -413,7 +413,11 @@ func (p *hostProcess) call(ctx context.Context, c hostCall) error {
 	for {
 		select {
 		case <-ctx.Done():
-			p.cancel(id)
+			var said []byte
+			if c.left != nil {
+				said = c.left()
+			}
+			p.cancel(id, said)
 			return ctx.Err()
 		case params := <-open.progress:
 			c.tell(params)
@@ -430,7 +434,7 @@ func (p *hostProcess) call(ctx context.Context, c hostCall) error {
 				return c.answer(nil, false, hostv1.End_END_TRANSPORT)
 			}
 			if err := c.answer(m.GetPiece(), m.GetMore(), m.GetEnd()); err != nil {
-				p.cancel(id)
+				p.cancel(id, nil)
 				return err
 			}
 			if !m.GetMore() {
@@ -486,10 +490,11 @@ func (p *hostProcess) send(id uint64, c hostCall) error {
 	}
 }
 
-// cancel says that nobody waits for a call any more, without waiting itself.
-func (p *hostProcess) cancel(id uint64) {
+// cancel says that nobody waits for a call any more, and what the client said,
+// without waiting itself.
+func (p *hostProcess) cancel(id uint64, said []byte) {
 	p.h.tasks.Go(func() {
-		_ = p.say(&hostv1.HostRequest{Message: &hostv1.HostRequest_Cancel{Cancel: &hostv1.Cancel{Id: id}}})
+		_ = p.say(&hostv1.HostRequest{Message: &hostv1.HostRequest_Cancel{Cancel: &hostv1.Cancel{Id: id, Said: said}}})
 	})
 }
 

@@ -131,7 +131,7 @@ func (s *stub) serve() int {
 		case *hostv1.HostRequest_List:
 			s.list()
 		case *hostv1.HostRequest_Cancel:
-			s.log(fmt.Sprintf("cancelled %d", m.Cancel.GetId()))
+			s.log(fmt.Sprintf("cancelled %d %s", m.Cancel.GetId(), m.Cancel.GetSaid()))
 			if done, ok := s.calls.Load(m.Cancel.GetId()); ok {
 				close(done.(chan struct{}))
 			}

@@ -22,8 +22,9 @@ import (
 
 // Limits of relays. Who goes beyond them is refused or has to wait; nobody else is.
 const (
-	maxJudging  = 64   // calls of one stream that wait for the log: what comes then is read later
-	maxGoing    = 1024 // calls of one stream that wait for a person or are on their way
+	maxJudging  = 64      // calls of one stream that wait for the log: what comes then is read later
+	maxGoing    = 1024    // calls of one stream that wait for a person or are on their way
+	maxLeftSaid = 4 << 10 // bytes of what a client says when it cancels a call
 	maxCallMeta = 64 << 10
 	maxUnjudged = 16 << 20              // bytes that one process has us hold of what it said: see relays
 	maxUntaken  = 4 << 20               // bytes of answers that are made for one process and not on their way
@@ -612,6 +613,9 @@ func (s *relay) handle(message *brokerv1.RelayRequest) error {
 	case *brokerv1.RelayRequest_Cancel:
 		s.mu.Lock()
 		c := s.calls[m.Cancel.GetId()]
+		if c != nil && len(m.Cancel.GetSaid()) <= maxLeftSaid {
+			c.left = m.Cancel.GetSaid()
+		}
 		s.mu.Unlock()
 		if c != nil { // else it has ended meanwhile
 			c.cancel()

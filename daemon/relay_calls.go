@@ -27,6 +27,7 @@ type relayCall struct {
 	ctx    context.Context //nolint:containedctx // ends when the client does not wait any more
 	cancel context.CancelFunc
 	going  *forwarded // guarded by relay.mu; nil: it is not on its way
+	left   []byte     // guarded by relay.mu: what the client said when it cancelled it
 }
 
 // call takes in a call, or a piece of one.
@@ -275,6 +276,11 @@ func (s *relay) forward(c *relayCall, going *forwarded, sent func()) {
 	var kept []byte
 	call := hostCall{
 		run: s.run, tool: c.tool, pin: going.ask.pin, args: c.args, meta: c.meta, progress: c.progress, sent: sent,
+		left: func() []byte {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return c.left
+		},
 		answer: func(piece []byte, more bool, how hostv1.End) error {
 			end = relayEnds[how]
 			if going.approved() && len(kept)+len(piece) <= maxKeptAnswer {

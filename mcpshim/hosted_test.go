@@ -294,17 +294,23 @@ func TestHostedCancelled(t *testing.T) {
 			t.Errorf("got %s", got)
 		}
 	}
-	for i := range 10 {
-		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"slow %d"}}`, i))
+	for i, beside := range []string{
+		"", `,"reason":"x","zz":[1, 2]`, `,"_meta":{"io.modelcontextprotocol/protocolVersion":"1"}`, `,"reason":"` + strings.Repeat("r", 5<<10) + `"`,
+		"", "", "", "", "", "",
+	} {
+		c.send(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"slow %d"%s}}`, i, beside))
 	}
 	workertest.Eventually(t, "ten cancels", func() bool {
-		cancels := 0
+		cancels, why := 0, 0
 		for _, line := range b.Relayed() {
-			if line == "cancel" {
+			switch line {
+			case "cancel":
 				cancels++
+			case `cancel {"reason":"x","zz":[1,2]}`:
+				why++
 			}
 		}
-		return cancels == 10
+		return cancels == 9 && why == 1
 	})
 	if got := c.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub_empty"}}`); got != `{"jsonrpc":"2.0","id":1,"result":{}}` {
 		t.Errorf("got %s", got)

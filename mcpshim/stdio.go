@@ -14,8 +14,10 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"subjectbroker/mcpshim/canon"
 	"subjectbroker/mcpshim/strict"
 	"subjectbroker/proto/quick"
+	"subjectbroker/worker"
 )
 
 // DefaultMaxLine is the longest line that is read from a client, in bytes.
@@ -87,8 +89,8 @@ type call struct {
 	ours   string
 	theirs []byte
 	listen bool
-	held   int                // see stdio
-	cancel context.CancelFunc // of a call that does not go to the SDK
+	held   int                     // see stdio
+	cancel context.CancelCauseFunc // of a call that does not go to the SDK
 }
 
 func newStdio(in io.Reader, out io.Writer, maxLine int, t *tickets) *stdio {
@@ -199,7 +201,7 @@ func (s *stdio) take(line []byte) error {
 // run makes a call that does not go to the SDK. The client does not hear of one
 // that it has cancelled.
 func (s *stdio) run(c *call, handle handler) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
 	c.cancel = cancel
 	s.mu.Unlock()
@@ -212,7 +214,7 @@ func (s *stdio) run(c *call, handle handler) {
 	go func() {
 		answer, release := carryOut()
 		cancelled := ctx.Err() != nil
-		cancel()
+		cancel(nil)
 		s.mu.Lock()
 		delete(s.calls, c.ours)
 		delete(s.byID, string(c.theirs))
@@ -286,19 +288,42 @@ func (s *stdio) notify(m *strict.Message) error {
 			c := s.byID[string(one.Raw)]
 			s.mu.Unlock()
 			if c != nil {
-				return s.cancel(c)
+				return s.cancel(c, saidBeside(m.Params))
 			}
 		}
 	}
 	return nil
 }
 
-func (s *stdio) cancel(c *call) error {
+// saidBeside is what a client says when it cancels a request, such as why: an object
+// without the number, and without what is between the client and us. It is empty
+// where there is nothing, or more than anybody would say.
+func saidBeside(params []byte) []byte {
+	members, err := canon.Members(params)
+	if err != nil {
+		return nil
+	}
+	var said []byte
+	for _, m := range members {
+		if m.Key == "requestId" || m.Key == "_meta" {
+			continue
+		}
+		said = append(canon.Quote(append(said, ','), m.Key), ':')
+		said = append(said, canon.Compact(m.Raw)...)
+	}
+	if said == nil || len(said)+1 > worker.MaxCancelSaid {
+		return nil
+	}
+	said[0] = '{'
+	return append(said, '}')
+}
+
+func (s *stdio) cancel(c *call, said []byte) error {
 	s.mu.Lock()
 	cancel := c.cancel
 	s.mu.Unlock()
 	if cancel != nil {
-		cancel()
+		cancel(worker.Cancelled{Said: said})
 		return nil
 	}
 	return s.deliver("", methodCancelled, []byte(`{"requestId":"`+c.ours+`"}`))
@@ -338,7 +363,7 @@ func (s *stdio) drain() {
 	}
 	s.mu.Unlock()
 	for _, c := range listening {
-		_ = s.cancel(c)
+		_ = s.cancel(c, nil)
 	}
 	s.mu.Lock()
 	for s.listens > 0 && !s.isClosed() {

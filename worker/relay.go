@@ -670,8 +670,28 @@ func (r *Relay) forget(p *RelayPending) {
 	p.release()
 }
 
-// abandon tells the daemon that nobody waits for p any more.
-func (r *Relay) abandon(p *RelayPending) {
+// MaxCancelSaid is how much of what a client says when it cancels a call goes to a
+// hosted server, in bytes.
+const MaxCancelSaid = 4 << 10
+
+// Cancelled is the cause of a context that ends because the client has cancelled its
+// call. Said is what it said beside the number of its request, one JSON object of at
+// most MaxCancelSaid bytes; empty: nothing.
+type Cancelled struct{ Said []byte }
+
+func (Cancelled) Error() string { return "the client has cancelled the call" }
+
+// saidOf is what a client said when it cancelled the call of a context.
+func saidOf(ctx context.Context) []byte {
+	cancelled, _ := errors.AsType[Cancelled](context.Cause(ctx))
+	if len(cancelled.Said) > MaxCancelSaid {
+		return nil
+	}
+	return cancelled.Said
+}
+
+// abandon tells the daemon that nobody waits for p any more, and what the client said.
+func (r *Relay) abandon(p *RelayPending, said []byte) {
 	r.forget(p)
 	r.mu.Lock()
 	forwarded := p.judged && p.verdict.Forward && r.config.Mode == Wrapped
@@ -682,7 +702,7 @@ func (r *Relay) abandon(p *RelayPending) {
 	}
 	go func() { // the daemon may be slow to read, and nobody waits for this
 		_ = r.send(context.Background(), func() []*brokerv1.RelayRequest {
-			return one(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Cancel{Cancel: &brokerv1.RelayCancel{Id: p.id}}})
+			return one(&brokerv1.RelayRequest{Message: &brokerv1.RelayRequest_Cancel{Cancel: &brokerv1.RelayCancel{Id: p.id, Said: said}}})
 		})
 	}()
 }
@@ -715,7 +735,7 @@ func (p *RelayPending) wait(ctx context.Context) error {
 		given := p.given
 		p.relay.mu.Unlock()
 		if given != nil {
-			p.relay.abandon(p)
+			p.relay.abandon(p, nil)
 			return given
 		}
 	}
@@ -744,10 +764,10 @@ func (p *RelayPending) wait(ctx context.Context) error {
 			p.relay.forget(p)
 			return p.relay.err
 		case <-late.C:
-			p.relay.abandon(p)
+			p.relay.abandon(p, nil)
 			return wire.Deny(wire.BrokerUnavailable)
 		case <-ctx.Done():
-			p.relay.abandon(p)
+			p.relay.abandon(p, saidOf(ctx))
 			return wire.FromError(ctx.Err())
 		}
 	}
@@ -771,7 +791,8 @@ func (r *Relay) Judge(ctx context.Context, call RelayCall) (RelayVerdict, error)
 }
 
 // Call has a call to a hosted server judged and, when it is allowed, returns what
-// the server answered. When ctx ends the call is cancelled, at the server too.
+// the server answered. When ctx ends the call is cancelled, at the server too, with what
+// a Cancelled says that is the cause.
 func (r *Relay) Call(ctx context.Context, call RelayCall) (RelayAnswer, error) {
 	p, err := r.Begin(ctx, call)
 	if err != nil {
@@ -801,7 +822,7 @@ func (p *RelayPending) Answer(ctx context.Context) (RelayAnswer, error) {
 			return RelayAnswer{}, r.err
 		}
 	case <-ctx.Done():
-		r.abandon(p)
+		r.abandon(p, saidOf(ctx))
 		return RelayAnswer{}, wire.FromError(ctx.Err())
 	}
 	r.mu.Lock()

@@ -362,7 +362,7 @@ func (h *host) read(hangUp context.CancelCauseFunc) {
 		case *hostv1.HostRequest_Call:
 			h.session.Load().call(said.Call)
 		case *hostv1.HostRequest_Cancel:
-			h.session.Load().cancel(said.Cancel.GetId())
+			h.session.Load().cancel(said.Cancel.GetId(), said.Cancel.GetSaid())
 		case *hostv1.HostRequest_List:
 			soon(h.session.Load().look)
 		case *hostv1.HostRequest_Stop:

@@ -577,6 +577,18 @@ func TestCancelled(t *testing.T) {
 	d.send(&hostv1.HostRequest{Message: &hostv1.HostRequest_Cancel{Cancel: &hostv1.Cancel{Id: 5}}})
 	d.send(&hostv1.HostRequest{Message: &hostv1.HostRequest_Cancel{Cancel: &hostv1.Cancel{Id: 5}}})
 	d.log(`cancelled {"requestId":4}`) // initialize and two pages came before
+	for i, c := range []struct{ said, want string }{
+		{`{"reason":"x","requestId":9,"zz":[1, 2]}`, `,"reason":"x","zz":[1,2]`},
+		{`[1]`, ""},
+		{`{"a":1}{"b":2}`, ""},
+		{`{"a":1,"a":2}`, ""},
+		{`{"reason":"` + strings.Repeat("r", 5<<10) + `"}`, ""},
+	} {
+		id := uint64(6 + i)
+		d.call(&hostv1.Call{Id: id, Tool: "silent"})
+		d.send(&hostv1.HostRequest{Message: &hostv1.HostRequest_Cancel{Cancel: &hostv1.Cancel{Id: id, Said: []byte(c.said)}}})
+		d.log(fmt.Sprintf(`cancelled {"requestId":%d%s}`, 5+i, c.want))
+	}
 	if got, _ := d.ask("golden", ""); got != goldenResult {
 		t.Errorf("after: %s", got)
 	}

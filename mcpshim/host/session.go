@@ -666,8 +666,8 @@ func appendWithout(dst, object []byte, without func(key string) bool) []byte {
 	return dst
 }
 
-// cancel says that nobody waits for a call.
-func (s *session) cancel(call uint64) {
+// cancel says that nobody waits for a call, and what the client said beside.
+func (s *session) cancel(call uint64, said []byte) {
 	s.mu.Lock()
 	delete(s.partial, call)
 	id, open := s.calls[call]
@@ -675,8 +675,32 @@ func (s *session) cancel(call uint64) {
 	if !open || s.claim(id) == nil {
 		return
 	}
-	s.link.post(outgoing{body: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id)})
+	body := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d`, id)
+	s.link.post(outgoing{body: append(appendSaid(body, said), "}}"...)})
 	s.link.forget(id)
+}
+
+// maxSaid is how much of what a client says when it cancels a call is passed on, in
+// bytes.
+const maxSaid = 4 << 10
+
+// appendSaid appends the members of what a client said to an object that has one, but
+// the number of the request. What is no object is left out.
+func appendSaid(body, said []byte) []byte {
+	if len(said) > maxSaid {
+		return body
+	}
+	members, err := canon.Members(said)
+	if err != nil {
+		return body
+	}
+	for _, m := range members {
+		if m.Key != "requestId" {
+			body = append(canon.Quote(append(body, ','), m.Key), ':')
+			body = append(body, canon.Compact(m.Raw)...)
+		}
+	}
+	return body
 }
 
 // lost implements listener.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -105,7 +106,7 @@ func (b *Broker) RefuseRelays(reason wire.Reason) {
 }
 
 // Relayed lists what relays said so far: "open SERVER", "call METHOD TOOL
-// ARGUMENTS", "cancel", "outcome END ANSWER", with " delivered" where it was,
+// ARGUMENTS", "cancel SAID", "outcome END ANSWER", with " delivered" where it was,
 // "listed NAME…".
 func (b *Broker) Relayed() []string {
 	b.mu.Lock()
@@ -239,7 +240,7 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 			case <-time.After(slowJudge):
 			}
 		case *brokerv1.RelayRequest_Cancel:
-			b.note("cancel")
+			b.note("%s", strings.TrimSpace("cancel "+string(said.Cancel.GetSaid())))
 			if cancel := cancels[said.Cancel.GetId()]; cancel != nil {
 				cancel()
 			}

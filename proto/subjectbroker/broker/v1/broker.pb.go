@@ -2014,7 +2014,10 @@ func (x *RelayCall) GetMeta() []byte {
 type RelayCancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the call.
-	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// What the client said beside the number of its request, as one JSON object of
+	// at most 4 KiB; empty: nothing. What is longer, or no object, is left out.
+	Said          []byte `protobuf:"bytes,2,opt,name=said,proto3" json:"said,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2054,6 +2057,13 @@ func (x *RelayCancel) GetId() uint64 {
 		return x.Id
 	}
 	return 0
+}
+
+func (x *RelayCancel) GetSaid() []byte {
+	if x != nil {
+		return x.Said
+	}
+	return nil
 }
 
 // RelayOutcome reports a call that the caller forwarded.
@@ -3075,9 +3085,10 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\targuments\x18\x04 \x01(\fR\targuments\x12\x12\n" +
 	"\x04more\x18\x05 \x01(\bR\x04more\x12\x1a\n" +
 	"\bprogress\x18\x06 \x01(\bR\bprogress\x12\x12\n" +
-	"\x04meta\x18\a \x01(\fR\x04meta\"\x1d\n" +
+	"\x04meta\x18\a \x01(\fR\x04meta\"1\n" +
 	"\vRelayCancel\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\"\x9d\x01\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04said\x18\x02 \x01(\fR\x04said\"\x9d\x01\n" +
 	"\fRelayOutcome\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
 	"\x03end\x18\x02 \x01(\x0e2!.subjectbroker.broker.v1.RelayEndR\x03end\x12\x16\n" +

@@ -505,7 +505,10 @@ func (x *Call) GetMeta() []byte {
 type Cancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the call.
-	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// What the client said beside the number of its request, as one JSON object of
+	// at most 4 KiB; empty: nothing. What is longer, or no object, is left out.
+	Said          []byte `protobuf:"bytes,2,opt,name=said,proto3" json:"said,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -545,6 +548,13 @@ func (x *Cancel) GetId() uint64 {
 		return x.Id
 	}
 	return 0
+}
+
+func (x *Cancel) GetSaid() []byte {
+	if x != nil {
+		return x.Said
+	}
+	return nil
 }
 
 // Stop ends the host.
@@ -1231,9 +1241,10 @@ const file_subjectbroker_host_v1_host_proto_rawDesc = "" +
 	"\targuments\x18\x03 \x01(\fR\targuments\x12\x12\n" +
 	"\x04more\x18\x04 \x01(\bR\x04more\x12\x1a\n" +
 	"\bprogress\x18\x05 \x01(\bR\bprogress\x12\x12\n" +
-	"\x04meta\x18\x06 \x01(\fR\x04meta\"\x18\n" +
+	"\x04meta\x18\x06 \x01(\fR\x04meta\",\n" +
 	"\x06Cancel\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\"!\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04said\x18\x02 \x01(\fR\x04said\"!\n" +
 	"\x04Stop\x12\x19\n" +
 	"\bgrace_ms\x18\x01 \x01(\rR\agraceMs\"\x06\n" +
 	"\x04List\"\xf0\x02\n" +
