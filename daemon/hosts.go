@@ -483,7 +483,9 @@ func (h *hosts) attend(e *host, p *hostProcess) {
 	if cause == causeServerExited || cause == causeHostProtocol {
 		e.died(time.Since(p.born))
 	}
-	e.cause = words
+	if e.killed == "" || cause != causeServerKilled { // else it names the policy
+		e.cause = words
+	}
 	h.mu.Unlock()
 	stopped := audit.Entry{Kind: kindServerStop, SubjectID: p.key.subject, Server: p.key.server, Cause: cause}
 	h.note(stopped)

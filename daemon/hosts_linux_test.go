@@ -772,6 +772,10 @@ func TestKilledByPolicy(t *testing.T) {
 	stream.call("echo", `{"a":"bad"}`)
 	eventually(t, "it is stopped", func() bool { return !alive(host) })
 	equal(t, "its state", process(t, d, "hub", "worker").GetState(), "killed")
+	eventually(t, "its end is in the log", func() bool {
+		return slices.ContainsFunc(d.Entries("server.stop"), func(e verify.Entry) bool { return e.Cause == "SERVER_KILLED" })
+	})
+	equal(t, "its cause", process(t, d, "hub", "worker").GetCause(), "stopped by GranularAccessPolicy until it is restarted")
 	killed := last(d, "server.kill")
 	equal(t, "the entry", killed.SubjectID+" "+killed.Server+" "+killed.Policy, "worker hub GranularAccessPolicy")
 	again := hostedRelay(t, d.Open("worker"), "hub")

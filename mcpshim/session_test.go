@@ -124,7 +124,7 @@ func TestEveryReasonIsKnown(t *testing.T) {
 	for _, reason := range []wire.Reason{
 		wire.AccessDenied, wire.InvalidArgument, wire.ResourceChanged, wire.ResourceTooLarge, wire.ResourceEncodingInvalid, wire.ApprovalPending,
 		wire.ApprovalDenied, wire.ApprovalExpired, wire.RateLimited, wire.PolicyBlocked, wire.RunEnded, wire.AuditFailed, wire.VaultLocked,
-		wire.IntegrityFailed, wire.PolicyUnavailable, wire.BrokerUnavailable, wire.PlatformUnsupported, wire.TenantOutOfScope, wire.InternalError,
+		wire.IntegrityFailed, wire.PolicyUnavailable, wire.BrokerUnavailable, wire.PlatformUnsupported, wire.TenantOutOfScope, wire.ServerUnavailable, wire.InternalError,
 	} {
 		if reason != wire.InternalError && sentences[reason] == "" {
 			t.Errorf("%s has no sentence", reason)
