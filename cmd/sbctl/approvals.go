@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -255,11 +256,13 @@ type approvalsListCmd struct {
 
 // Help is the manual of approvals list.
 func (approvalsListCmd) Help() string {
-	return `Newest first. ASKED is how often the same was asked. Answers that stand for more than
-one call are listed below, with what each covers; "approvals revoke" takes one back.
-With --all the requests that they were given to are "approved" for as long as they
-stand, and then "settled" with how they ended: used-up, expired, ended (with the run
-or launch), revoked. Of what is void or has expired it is said why.
+	return `What waits comes first, the newest at the top. ASKED is how often the same was asked.
+Answers that stand for more than one call are listed below, with what each covers;
+"approvals revoke" takes one back. With --all the requests that they were given to are
+"approved" for as long as they stand, and then "settled" with how that ended: used-up,
+expired, ended (with the run or launch), revoked. Of what is void or has expired it is
+said why.
+
 In JSON "items" are the requests and "consents" those answers.
 
 Examples:
@@ -281,6 +284,11 @@ func (c approvalsListCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	if !c.All { // what waits for an answer comes before what was approved and is not done yet
+		slices.SortStableFunc(got.GetApprovals(), func(a, b *operatorv1.Approval) int {
+			return cmp.Compare(answeredOne(a), answeredOne(b))
+		})
+	}
 	view := approvalsView{Schema: 1, Items: []approvalView{}, Consents: []consentView{}}
 	list := ui.List{Head: approvalHead, Rows: a.approvalRows(got.GetApprovals())}
 	for _, m := range got.GetApprovals() {
@@ -300,6 +308,14 @@ func (c approvalsListCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	return a.sayNobodyApproves(ctx, doing)
+}
+
+// answeredOne is 0 for a request that waits for an answer, and 1 for any other.
+func answeredOne(m *operatorv1.Approval) int {
+	if m.GetState() == statePending {
+		return 0
+	}
+	return 1
 }
 
 // warn says what the daemon has to say about what was done.

@@ -34,6 +34,9 @@ func fakeApproval(args ...string) *operatorv1.Approval {
 	if len(args) > 4 {
 		m.Arguments = []byte(args[4])
 	}
+	if len(args) > 6 {
+		m.State, m.Outcome = args[5], args[6]
+	}
 	return m
 }
 
@@ -73,7 +76,7 @@ func (f *fakeCards) pending() []*operatorv1.Approval {
 func (f *fakeOperator) ListApprovals(_ context.Context, q *operatorv1.ListApprovalsRequest) (*operatorv1.ListApprovalsResponse, error) {
 	response := &operatorv1.ListApprovalsResponse{}
 	for _, m := range slices.Backward(f.cards.all) {
-		if (q.GetAll() || q.GetApprovalId() != "" || m.GetState() == "pending") && strings.HasPrefix(m.GetApprovalId(), q.GetApprovalId()) &&
+		if (q.GetAll() || q.GetApprovalId() != "" || m.GetState() == "pending" || m.GetState() == "running") && strings.HasPrefix(m.GetApprovalId(), q.GetApprovalId()) &&
 			(q.GetSubject() == "" || q.GetSubject() == m.GetSubject()) {
 			response.Approvals = append(response.Approvals, m)
 		}
