@@ -179,7 +179,10 @@ func (m *Model) Show(state State) {
 	denial, hasDenial := m.denial()
 	item, hasItem := m.item()
 	m.state = state
-	if hasItem {
+	if hasItem && !m.touched { // what came first on the screen is not what a person has chosen
+		m.cursors[itemsPane] = 0
+	}
+	if hasItem && m.touched {
 		for i, one := range state.Items {
 			if one.ID == item.ID && one.Subject == item.Subject && one.What == item.What {
 				m.cursors[itemsPane] = i

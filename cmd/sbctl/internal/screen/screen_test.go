@@ -380,3 +380,38 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// Until a person has pressed a key the topmost of what waits is selected, whatever was
+// drawn first.
+func TestTheFirstThatWaitsIsSelected(t *testing.T) {
+	server := Item{Subject: "eve", What: "wr", Text: "ended by its policy", Why: "restart it"}
+	request := Item{ID: "kmpx", Subject: "eve", What: "desk/publish", Left: "15m", Lines: []string{"approval: kmpx"}}
+	m := &Model{}
+	m.Show(State{Items: []Item{server}})
+	m.Show(State{Items: []Item{request, server}})
+	m.View(80, 24)
+	m.Press("a")
+	m.View(80, 24)
+	if got := m.Press("y"); got.Verb != Approve || got.ApprovalID != "kmpx" {
+		t.Errorf("a and y do %+v", got)
+	}
+	m.Press(Down)
+	m.Show(State{Items: []Item{{ID: "knew", Subject: "eve", What: "desk/publish"}, request, server}})
+	if got := m.Press("a"); got.Verb != None || m.Message != "restart it" {
+		t.Errorf("what a person has chosen is not selected any more: %+v, %q", got, m.Message)
+	}
+}
+
+// Where there is little room, too, the arguments tell requests apart.
+func TestRequestsOnASmallScreen(t *testing.T) {
+	m := &Model{}
+	m.Show(State{Items: []Item{
+		{ID: "one", Subject: "eve", What: "abcdef/prog", Left: "15m", Text: `{"q":1}`}, {ID: "two", Subject: "eve", What: "abcdef/prog", Left: "15m", Text: `{"q":2}`},
+	}})
+	shown := strings.Join(m.View(60, 24), "\n")
+	for _, want := range []string{`eve abcdef/prog 15m {"q":1}`, `eve abcdef/prog 15m {"q":2}`} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("no %s in\n%s", want, shown)
+		}
+	}
+}

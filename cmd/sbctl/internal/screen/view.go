@@ -101,7 +101,7 @@ func (i Item) line(small bool) string {
 	case i.ID == "":
 		return strings.TrimRight(fmt.Sprintf("%-16s %-28s %-6s %s", i.Subject, i.What, "", i.Text), " ")
 	case small:
-		return fmt.Sprintf("%s %s %s", i.Subject, i.What, i.Left)
+		return strings.TrimSpace(fmt.Sprintf("%s %s %s %s", i.Subject, i.What, i.Left, i.Text))
 	}
 	return strings.TrimRight(fmt.Sprintf("%-16s %-28s %-6s %s", i.Subject, i.What, i.Left, i.Text), " ")
 }
