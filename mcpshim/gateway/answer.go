@@ -81,7 +81,11 @@ func (a *answering) run() (code int, whole bool) {
 				continue
 			default:
 			}
-			if !a.streaming && !a.e.listen {
+			switch {
+			case a.streaming, a.e.listen:
+			case a.e.withdrawn.Load(): // any error would say that the session is bad
+				a.w.WriteHeader(http.StatusAccepted)
+			default:
 				writeError(a.w, http.StatusNotFound, "session_not_found", "")
 			}
 			return 0, true

@@ -18,15 +18,15 @@ import (
 )
 
 // Reason says what is wrong with a key. The list is closed and public.
-type Reason string
+type Reason = wire.Auth
 
 // All reasons.
 const (
-	MissingToken   Reason = "missing_token"
-	MalformedToken Reason = "malformed_token"
-	UnknownKey     Reason = "unknown_key"
-	RevokedKey     Reason = "revoked_key"
-	ExpiredKey     Reason = "expired_key"
+	MissingToken   = wire.MissingToken
+	MalformedToken = wire.MalformedToken
+	UnknownKey     = wire.UnknownKey
+	RevokedKey     = wire.RevokedKey
+	ExpiredKey     = wire.ExpiredKey
 )
 
 // Refused says that a key is not good.
@@ -144,25 +144,16 @@ func tokenOf(header http.Header) ([]byte, Reason) {
 	return key, ""
 }
 
-// principals are headers by which proxies say who asks. Nobody believes them here.
-// A name that ends in - stands for all that begin so.
-var principals = []string{
-	"cf-access-authenticated-user-email", "remote-user", "x-amzn-oidc-", "x-auth-request-", "x-authenticated-", "x-custodian-",
-	"x-forwarded-email", "x-forwarded-groups", "x-forwarded-preferred-username", "x-forwarded-user", "x-goog-authenticated-user-",
-	"x-ms-client-principal", "x-ms-client-principal-", "x-principal", "x-remote-", "x-sb-", "x-subject", "x-tenant", "x-user", "x-user-",
-	"x-webauth-user",
-}
-
 // maxFlags is how many of those are told of one request.
 const maxFlags = 16
 
-// stripPrincipals removes them and returns which there were, as they stand in the
-// list, sorted.
+// stripPrincipals removes the headers by which proxies say who asks, whom nobody
+// believes here, and returns which there were, as they stand in the list, sorted.
 func stripPrincipals(header http.Header) []string {
 	var flags []string
 	for name := range header {
 		lower := strings.ReplaceAll(strings.ToLower(name), "_", "-") // some servers take one for the other
-		for _, one := range principals {
+		for _, one := range agentkey.Principals {
 			if lower == one || strings.HasSuffix(one, "-") && strings.HasPrefix(lower, one) {
 				header.Del(name)
 				delete(header, name) // one that is not written as Go does it
@@ -196,12 +187,12 @@ func newHosts(names []string, listeners []net.Listener) hosts {
 // sent it: a name that leads here by a foreign DNS is not ours, and a browser says
 // where a page is from.
 func (h hosts) admits(r *http.Request) bool {
-	if !h[hostOf(r.Host)] {
+	if len(r.Header.Values("Host")) > 0 || !h.knows(r, r.Host) {
 		return false
 	}
 	for _, origin := range r.Header.Values("Origin") {
 		u, err := url.Parse(origin)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !h[hostOf(u.Host)] {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !h.knows(r, u.Host) {
 			return false
 		}
 	}
@@ -210,6 +201,18 @@ func (h hosts) admits(r *http.Request) bool {
 		return true
 	}
 	return false
+}
+
+// knows says whether a host is one of ours. The address to which a connection came is
+// one: no foreign DNS makes a name of it.
+func (h hosts) knows(r *http.Request, hostport string) bool {
+	host := hostOf(hostport)
+	if h[host] {
+		return true
+	}
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	ip := net.ParseIP(host)
+	return ok && ip != nil && ip.Equal(local.IP)
 }
 
 // hostOf is a host without its port, in lower case.

@@ -18,6 +18,7 @@
 //	gateway.go   configuration, listening, draining     auth.go      keys, 401 and 503, who may ask at all
 //	serve.go     one HTTP request                       limit.go     how often, how much, how many
 //	session.go   one session and its lines              answer.go    JSON and event streams out
+//	message.go   messages, read and written again       daemon.go    the daemon and the shims behind it
 package gateway
 
 import (
@@ -39,7 +40,7 @@ type Presented struct {
 	// Route is Stateful or Stateless.
 	Route string
 	// Flags are names of headers that claimed to say who asks and were taken out,
-	// from the closed list of principals.
+	// from the closed list agentkey.Principals.
 	Flags []string
 }
 

@@ -16,11 +16,12 @@ type Limits struct {
 	// Header is the largest size of a request's headers, in bytes; default 16 KiB.
 	Header int
 	// Held bounds bodies and answers that are in memory at once, in bytes; default
-	// 256 MiB. Unsent bounds the answers of one session that nobody has taken; default
+	// 128 MiB. Unsent bounds the answers of one session that nobody has taken; default
 	// 8 MiB, and one answer more.
 	Held, Unsent int64
-	// Sessions is how many may be open; default 1024. KeySessions is how many of one
-	// key; default 64.
+	// Sessions is how many may be open; default 320, since the daemon takes 96
+	// connections of a process, with four of them on each. KeySessions is how many of
+	// one key; default 64.
 	Sessions, KeySessions int
 	// Streams is how many requests and event streams of one session may be open;
 	// default 64.
@@ -29,8 +30,8 @@ type Limits struct {
 	// many of one address; default 512.
 	Connections, AddressConnections int
 	// KeyRate is how many requests of one key are taken a second; default 100, with
-	// twice that many at once. AddressRate is the same of one address; default 400.
-	// Both count requests whose key is good, too.
+	// twice that many at once. AddressRate is the same of one address; default 400,
+	// and does not hold for keys that have been good within two minutes.
 	KeyRate, AddressRate float64
 	// Failures is how many failed authentications of one address are answered as such
 	// a second; default 1, with ten at once. What is more is told to come later; a
@@ -39,17 +40,17 @@ type Limits struct {
 	// Idle ends a session that nobody uses; default 30 minutes. SharedIdle does the
 	// same for the run of requests without a session; default 60 seconds.
 	Idle, SharedIdle time.Duration
-	// Slow is how long a client may take over sending a body or taking a piece of
-	// an answer; default 30 seconds.
+	// Slow is how long a client may take over sending a body, beside one second for
+	// each 32 KiB, and over taking a piece of an answer; default 30 seconds.
 	Slow time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
 	or(&l.Body, 10<<20+64<<10)
 	or(&l.Header, 16<<10)
-	or(&l.Held, 256<<20)
+	or(&l.Held, 128<<20)
 	or(&l.Unsent, 8<<20)
-	or(&l.Sessions, 1024)
+	or(&l.Sessions, 320)
 	or(&l.KeySessions, 64)
 	or(&l.Streams, 64)
 	or(&l.Connections, 4096)
@@ -88,6 +89,7 @@ type rates struct {
 	requests  measures
 	failures  measures
 	keys      measures
+	good      map[keyHash]time.Time // keys that were, and when
 	open      int
 	addresses map[string]int // open connections
 }
@@ -98,8 +100,26 @@ func newRates(limits Limits) *rates {
 		requests:  measures{rate: rate.Limit(limits.AddressRate), burst: int(2*limits.AddressRate) + 1, by: map[string]*measure{}},
 		failures:  measures{rate: rate.Limit(limits.Failures), burst: failuresAtOnce, by: map[string]*measure{}},
 		keys:      measures{rate: rate.Limit(limits.KeyRate), burst: int(2*limits.KeyRate) + 1, by: map[string]*measure{}},
+		good:      map[keyHash]time.Time{},
 		addresses: map[string]int{},
 	}
+}
+
+// know notes that a key is good.
+func (r *rates) know(hash keyHash, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.good[hash]; ok || len(r.good) < maxAddresses {
+		r.good[hash] = now
+	}
+}
+
+// known says whether a key has been good not long ago. It may not be any more.
+func (r *rates) known(hash keyHash) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.good[hash]
+	return ok
 }
 
 // measures are the rates of one kind.
@@ -147,6 +167,11 @@ func (r *rates) forget(now time.Time) {
 			if now.Sub(one.used) > forgetAfter {
 				delete(m.by, whom)
 			}
+		}
+	}
+	for hash, used := range r.good {
+		if now.Sub(used) > forgetAfter {
+			delete(r.good, hash)
 		}
 	}
 }

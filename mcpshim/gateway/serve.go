@@ -56,9 +56,8 @@ func (g *Gateway) handler(known hosts) http.Handler {
 				writeError(w, http.StatusForbidden, "forbidden", "")
 				return
 			}
-			if wait := g.rates.take(&g.rates.requests, addressOf(r.RemoteAddr), time.Now()); wait > 0 {
-				later(w, wait)
-				return
+			if r.ContentLength != 0 { // also a body that nobody reads is read to its end, by the library
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.limits.Slow)) // a writer that cannot is a test's
 			}
 			g.serveMCP(w, r)
 		default:
@@ -98,7 +97,19 @@ func (g *Gateway) serveMCP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer clear(key)
+	// Whoever shares his address with a flood of bad keys is not kept out by it.
+	wait := g.rates.take(&g.rates.requests, addressOf(r.RemoteAddr), time.Now())
+	if wait > 0 && !g.rates.known(hashOf(key)) {
+		later(w, wait)
+		return
+	}
 	switch {
+	case ambiguous(r.Header):
+		if err := g.config.Keys.Check(r.Context(), key, p); err != nil {
+			g.failed(w, r, err)
+			return
+		}
+		writeError(w, http.StatusBadRequest, "bad_request", "")
 	case r.Method == http.MethodPost:
 		g.post(w, r, key, p)
 	case route == Stateful && (r.Method == http.MethodGet || r.Method == http.MethodDelete):
@@ -122,6 +133,17 @@ func (g *Gateway) serveMCP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// ambiguous says whether a header that means something here is there more than once:
+// of two values each reader would take another one.
+func ambiguous(header http.Header) bool {
+	for _, name := range []string{headerSession, headerRevision, headerMethod, headerName, "Content-Type", "Content-Encoding"} {
+		if len(header.Values(name)) > 1 {
+			return true
+		}
+	}
+	return false
+}
+
 // resume is the session that a request names, once its key is judged. Nil: it is
 // answered. A session of another key is no session.
 func (g *Gateway) resume(w http.ResponseWriter, r *http.Request, key []byte, p Presented) *session {
@@ -131,6 +153,9 @@ func (g *Gateway) resume(w http.ResponseWriter, r *http.Request, key []byte, p P
 	g.mu.Unlock()
 	err := g.authenticate(r.Context(), s, key, p)
 	switch {
+	case err == nil && id == "":
+		writeError(w, http.StatusBadRequest, "session_required", "")
+		return nil
 	case errors.Is(err, ErrOtherKey), err == nil && s == nil:
 		writeError(w, http.StatusNotFound, "session_not_found", "")
 		return nil
@@ -149,7 +174,9 @@ func (g *Gateway) resume(w http.ResponseWriter, r *http.Request, key []byte, p P
 // paced counts a request of a key that is good. When there are too many it is
 // answered.
 func (g *Gateway) paced(w http.ResponseWriter, s *session) bool {
-	wait := g.rates.take(&g.rates.keys, s.keyID, time.Now())
+	now := time.Now()
+	g.rates.know(s.hash, now)
+	wait := g.rates.take(&g.rates.keys, s.keyID, now)
 	if wait > 0 {
 		later(w, wait)
 	}
@@ -162,17 +189,27 @@ func (g *Gateway) authenticate(ctx context.Context, s *session, key []byte, p Pr
 	if s == nil {
 		return g.config.Keys.Check(ctx, key, p)
 	}
+	own := s.is(hashOf(key))
 	run := s.current()
 	if run != nil {
 		err := run.Authenticate(ctx, key, p)
-		if err == nil && !s.is(hashOf(key)) {
+		_, refused := errors.AsType[*Refused](err)
+		switch {
+		case refused && own:
+			g.forget(s)
+			s.stop()
+			return err
+		case err == nil && !own:
 			return ErrOtherKey
-		}
-		if err == nil || s.current() != nil {
+		case err == nil, refused, !own && errors.Is(err, ErrOtherKey):
+			return err
+		case errors.Is(err, ErrOtherKey): // the run ended, and we have not heard of it yet
+			run.Close()
+		case s.current() != nil:
 			return err
 		}
 	}
-	if !s.is(hashOf(key)) {
+	if !own {
 		if err := g.config.Keys.Check(ctx, key, p); err != nil {
 			return err
 		}
@@ -326,7 +363,9 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, key []byte, p Pre
 	case m.Answer: // we ask nothing of clients
 		w.WriteHeader(http.StatusAccepted)
 	case m.ID == nil:
-		g.notice(r.Context(), s, m)
+		if p.Route == Stateful { // without a session they would be about somebody else's requests, too
+			g.notice(r.Context(), s, m)
+		}
 		w.WriteHeader(http.StatusAccepted)
 	case p.Route == Stateless && m.Method == methodInitialize:
 		writeJSON(w, http.StatusNotFound, errorAnswer(m.ID, methodNotFound, "method not found", nil))
@@ -451,6 +490,7 @@ func (g *Gateway) notice(ctx context.Context, s *session, m *strict.Message) {
 				return
 			}
 			defer e.dismiss() // it need not be answered any more
+			e.withdrawn.Store(true)
 			members[i].Raw = strconv.AppendUint(nil, e.number, 10)
 		}
 		params = object(members)
@@ -496,6 +536,9 @@ func agrees(header http.Header, m *strict.Message, about meta) (code int, text s
 	return 0, "", nil
 }
 
+// slowest is how fast a body has to come, in bytes a second, once Limits.Slow is over.
+const slowest = 32 << 10
+
 // read reads a body within the limits; a status other than 0 says why it did not.
 func (g *Gateway) read(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, release func(), status int) {
 	var held int64
@@ -514,8 +557,9 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request, limit int64) (bod
 	}
 	control := http.NewResponseController(w)
 	piece := make([]byte, 32<<10)
-	for {
-		_ = control.SetReadDeadline(time.Now().Add(g.limits.Slow)) // a writer that cannot is a test's
+	for begun := time.Now(); ; {
+		// So long altogether, and what a slow line needs for what is here already.
+		_ = control.SetReadDeadline(begun.Add(g.limits.Slow + time.Duration(held)*time.Second/slowest)) // a writer that cannot is a test's
 		n, err := r.Body.Read(piece)
 		if held += int64(n); g.held.Add(int64(n)) > g.limits.Held {
 			return nil, release, http.StatusServiceUnavailable

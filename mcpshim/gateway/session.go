@@ -10,6 +10,7 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -66,6 +67,8 @@ type exchange struct {
 	notes  chan []byte
 	answer chan []byte
 	gone   chan struct{} // closed by dismiss
+	// withdrawn says that the client wants no answer any more.
+	withdrawn atomic.Bool
 	// dismiss says that nothing more comes. leave says that nobody waits any more.
 	dismiss, leave func()
 }
