@@ -18,7 +18,7 @@ const maxServerName = 128
 // options are the command line.
 type options struct {
 	subject, profile, serverName, home, socket string
-	command                                    string // one of the commands below; empty: serve
+	command                                    string // one of the commands below; empty: speak to one agent
 	capability                                 string // of can
 	help, version                              bool
 
@@ -27,6 +27,10 @@ type options struct {
 	env                    []string // names of variables
 	maxLine, maxServerLine int      // bytes; 0: the default
 	program                []string // the server's command
+
+	// Of serve.
+	listen, unix, tlsCert, tlsKey string
+	hosts                         []string
 }
 
 // once is a flag that may be given once: of two subjects neither is the one
@@ -54,6 +58,7 @@ const (
 	commandCheck = "check"
 	commandCan   = "can"
 	commandWrap  = "wrap"
+	commandServe = "serve"
 	commandHost  = "host" // for the daemon
 )
 
@@ -73,6 +78,16 @@ func (v variables) Set(name string) error {
 		return err
 	}
 	*v.names = append(*v.names, name)
+	return nil
+}
+
+// several is a flag that may be given more than once.
+type several struct{ values *[]string }
+
+func (s several) String() string { return "" }
+
+func (s several) Set(value string) error {
+	*s.values = append(*s.values, value)
 	return nil
 }
 
@@ -109,11 +124,12 @@ func parse(args []string) (options, error) {
 	flags.Usage = func() {}
 	for name, value := range map[string]*string{
 		"subject": &opts.subject, "profile": &opts.profile, "server-name": &opts.serverName, "home": &opts.home, "socket": &opts.socket,
-		"server": &opts.server,
+		"server": &opts.server, "listen": &opts.listen, "unix": &opts.unix, "tls-cert": &opts.tlsCert, "tls-key": &opts.tlsKey,
 	} {
 		flags.Var(&once{value: value}, name, "")
 	}
 	flags.Var(variables{&opts.env}, "env", "")
+	flags.Var(several{&opts.hosts}, "host", "")
 	flags.Var(size{&opts.maxLine}, "max-line", "")
 	flags.Var(size{&opts.maxServerLine}, "max-server-line", "")
 	flags.BoolVar(&opts.version, "version", false, "")
@@ -144,7 +160,7 @@ func parse(args []string) (options, error) {
 // take reads a word that is no flag: the command, then what can is about.
 func (o *options) take(word string) error {
 	switch {
-	case o.command == "" && slices.Contains([]string{commandCheck, commandCan, commandWrap, commandHost}, word):
+	case o.command == "" && slices.Contains([]string{commandCheck, commandCan, commandWrap, commandHost, commandServe}, word):
 		o.command = word
 	case o.command == "":
 		return fmt.Errorf("unknown command %q", word)
@@ -152,7 +168,7 @@ func (o *options) take(word string) error {
 		return errors.New("check is given twice")
 	case o.command == commandWrap:
 		return fmt.Errorf("wrap takes the server's command behind --, not %q", word)
-	case o.command == commandCheck, o.command == commandHost:
+	case o.command == commandCheck, o.command == commandHost, o.command == commandServe:
 		return fmt.Errorf("%s takes no %q", o.command, word)
 	case o.capability != "":
 		return errors.New("can asks for one capability")
@@ -164,22 +180,26 @@ func (o *options) take(word string) error {
 	return nil
 }
 
-func (o options) validate() error {
+func (o *options) validate() error {
 	if o.command == commandHost {
-		if o.subject+o.profile+o.serverName+o.home+o.socket+o.server != "" || len(o.env)+o.maxLine+o.maxServerLine != 0 {
+		if o.subject+o.profile+o.serverName+o.home+o.socket+o.server+o.listen+o.unix+o.tlsCert+o.tlsKey != "" ||
+			len(o.env)+o.maxLine+o.maxServerLine+len(o.hosts) != 0 {
 			return errors.New("host takes no flags: sbd starts it and tells it everything")
 		}
 		return nil
 	}
+	if err := o.elsewhere(); err != nil {
+		return err
+	}
 	switch {
+	case o.command == commandServe:
+		return o.validateServe()
 	case o.subject == "":
 		return errors.New("--subject is required")
 	case !validName(o.subject):
 		return fmt.Errorf("--subject: %q is not a name: a letter or digit, then up to 127 letters, digits, dots, underscores or dashes", o.subject)
 	case o.profile != "" && !validName(o.profile):
 		return fmt.Errorf("--profile: %q is not a name: a letter or digit, then up to 127 letters, digits, dots, underscores or dashes", o.profile)
-	case len(o.serverName) > maxServerName || strings.ContainsFunc(o.serverName, func(r rune) bool { return r < 0x20 || r > 0x7e }):
-		return fmt.Errorf("--server-name: %q is not up to %d printable ASCII characters", o.serverName, maxServerName)
 	case o.command != "" && o.serverName != "":
 		return fmt.Errorf("--server-name means nothing to %s", o.command)
 	case o.command == commandCan && o.capability == "":
@@ -187,17 +207,40 @@ func (o options) validate() error {
 	case o.command == commandWrap:
 		return o.validateWrap()
 	}
-	for flag, given := range map[string]bool{
-		"server": o.server != "", "env": len(o.env) > 0, "max-line": o.maxLine != 0, "max-server-line": o.maxServerLine != 0,
+	return nil
+}
+
+// elsewhere finds flags that belong to another command.
+func (o *options) elsewhere() error {
+	for _, one := range []struct {
+		command string
+		flags   map[string]bool
+	}{
+		{commandWrap, map[string]bool{
+			"server": o.server != "", "env": len(o.env) > 0, "max-line": o.maxLine != 0, "max-server-line": o.maxServerLine != 0,
+		}},
+		{commandServe, map[string]bool{
+			"listen": o.listen != "", "unix": o.unix != "", "tls-cert": o.tlsCert != "", "tls-key": o.tlsKey != "", "host": len(o.hosts) > 0,
+		}},
 	} {
-		if given {
-			return fmt.Errorf("--%s belongs to wrap", flag)
+		for flag, given := range one.flags {
+			if given && o.command != one.command {
+				return fmt.Errorf("--%s belongs to %s", flag, one.command)
+			}
 		}
+	}
+	if !validServerName(o.serverName) {
+		return fmt.Errorf("--server-name: %q is not up to %d printable ASCII characters", o.serverName, maxServerName)
 	}
 	return nil
 }
 
-func (o options) validateWrap() error {
+// validServerName says whether an agent may be told the name.
+func validServerName(name string) bool {
+	return len(name) <= maxServerName && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x20 || r > 0x7e })
+}
+
+func (o *options) validateWrap() error {
 	switch {
 	case o.server == "":
 		return errors.New("--server is required: the name under which policy knows the server")

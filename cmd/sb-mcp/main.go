@@ -1,6 +1,7 @@
 // Command sb-mcp is the worker plane's shim: an agent's configuration starts
 // one for each subject, and it speaks MCP to the agent and a small gRPC
 // contract to the daemon. It holds no key and no secret, and decides nothing.
+// With serve it is a gateway instead: one process for many agents, over HTTP.
 package main
 
 import (
@@ -75,6 +76,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return can(ctx, config, opts.capability, stdout, stderr)
 	case commandWrap:
 		return wrapServer(ctx, config, opts, stdin, stdout, stderr)
+	case commandServe:
+		return serveHTTP(ctx, config, opts, stderr)
 	}
 	return serve(ctx, config, opts.serverName, stdin, stdout, stderr)
 }

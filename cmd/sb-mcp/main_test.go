@@ -273,7 +273,7 @@ func TestParse(t *testing.T) {
 		{"--subject=", options{}, "--subject: it is empty"},
 		{"--subject a --subject a", options{subject: "a"}, "--subject: it is given twice"},
 		{"--subject a --verbose", options{subject: "a"}, "unknown flag --verbose"},
-		{"--subject a serve", options{subject: "a"}, `unknown command "serve"`},
+		{"--subject a frobnicate", options{subject: "a"}, `unknown command "frobnicate"`},
 		{
 			"wrap --subject a --server s --env A --env B --max-line 200 --max-server-line 300 -- prog --subject b -- c",
 			options{

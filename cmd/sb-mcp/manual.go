@@ -10,6 +10,9 @@ USAGE
   sb-mcp wrap --subject S --server NAME [--env VAR]... [--max-line N]
               [--max-server-line N] [--profile P] [--home DIR] [--socket DIR]
               -- CMD [ARG]...
+  sb-mcp serve --listen ADDRESS:PORT [--tls-cert FILE --tls-key FILE]
+               [--unix PATH] [--host NAME]... [--server-name N] [--home DIR]
+               [--socket DIR]
   sb-mcp --version | --help
 
 DESCRIPTION
@@ -44,6 +47,7 @@ COMMANDS
            Prints allow, deny or pending, and the reason. Nothing is used up;
            each answer is recorded. Exits 0 for allow, 3 for anything else
   wrap     put another MCP server behind the broker; see below
+  serve    speak to many agents over HTTP, each by its agent key; see below
   host     run one server for the daemon, or speak to one over HTTP, in namespaces
            of its own where the kernel gives them; started by sbd only
 
@@ -92,8 +96,30 @@ WRAPPING A SERVER
   killed, and on Linux the server dies with sb-mcp, however that ends. A policy
   that kills answers what is open and ends the server.
 
+SERVING OVER HTTP
+  sb-mcp serve is a gateway for agents that are elsewhere: on another machine, in
+  a container, in a browser's back end. It speaks MCP (Streamable HTTP, sessions
+  and the stateless revision 2026-07-28) at /mcp. Who asks is said by the agent
+  key in the header Authorization: Bearer KEY, and by nothing else: sbd judges and
+  records it at each request. Keys are made with sbctl agent-key mint. An agent
+  gets the same tools as on standard input.
+
+  Addresses of this machine alone (127.0.0.0/8, ::1) may be served without TLS;
+  any other needs --tls-cert and --tls-key. The certificate is read again when its
+  files change, and on SIGHUP; files that are no good change nothing. A request
+  for a host that is not localhost, the address that it came to or a --host, or
+  from a page of another one, is refused.
+
+  Refused are a key that is missing or not good (401, with the reason), a session
+  of another key (404), what is too much (429, with Retry-After) or too large
+  (413). Without the daemon, or while its vault is locked, nobody gets in (503).
+  A session's streams end with its key. /healthz says up or down.
+
+  What goes wrong with the daemon is said on standard error, once for each reason.
+  On SIGTERM and SIGINT what is in flight is answered, within 5 seconds.
+
 FLAGS
-  --subject S      the subject to speak for; required
+  --subject S      the subject to speak for; required, but for serve
   --profile P      the profile to run under: what its tools do not need is denied
   --server-name N  the name that the agent is told (default subject-broker)
   --home DIR       the daemon's home
@@ -105,6 +131,15 @@ FLAGS
   --max-line N     wrap: the longest line from the agent, in bytes (default 10 MiB)
   --max-server-line N
                    wrap: the longest line from the server, in bytes (default 64 MiB)
+  --listen ADDRESS:PORT
+                   serve: where to listen: an IP address or localhost; port 0
+                   takes a free one, which is said on standard error
+  --unix PATH      serve: a socket of this account, in a directory that nobody
+                   else can write to; with --listen or without it
+  --tls-cert FILE  serve: the certificate with its chain, PEM
+  --tls-key FILE   serve: its key, PEM, not open to everybody
+  --host NAME      serve: a name or address, without port, under which agents reach
+                   it; may be repeated
   --version        print the version
   --help           print this
 
@@ -131,10 +166,14 @@ EXAMPLES
   sb-mcp can --subject worker reach:api.example.com && curl https://api.example.com/
   An agent's configuration, as sbctl connect writes it:
     {"mcpServers": {"subject-broker": {"command": "/usr/local/bin/sb-mcp", "args": ["--subject", "worker"]}}}
+  For agents elsewhere; and a key for one of them:
+    sb-mcp serve --listen 127.0.0.1:7070
+    sbctl agent-key mint --subject worker --ttl 30d
   A wrapped server in the same place:
     {"mcpServers": {"files": {"command": "/usr/local/bin/sb-mcp", "args":
       ["wrap", "--subject", "worker", "--server", "files", "--", "npx", "server-filesystem", "/data"]}}}
 
 SEE ALSO
-  sbctl connect, sbctl server, sbctl policy, sbctl why, sbctl doctor
+  sbctl connect, sbctl agent-key, sbctl server, sbctl policy, sbctl why,
+  sbctl doctor
 `

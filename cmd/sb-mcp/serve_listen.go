@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"subjectbroker/proto/place"
+)
+
+// listen opens what the options name. Whoever cannot have all gets nothing.
+func listen(ctx context.Context, opts options) (listeners []net.Listener, err error) {
+	defer func() {
+		if err != nil {
+			for _, l := range listeners {
+				_ = l.Close()
+			}
+			listeners = nil
+		}
+	}()
+	if opts.listen != "" {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", opts.listen)
+		if err != nil {
+			return listeners, inUse(opts.listen, err)
+		}
+		listeners = append(listeners, l)
+	}
+	if opts.unix != "" {
+		l, err := listenUnix(ctx, opts.unix)
+		if err != nil {
+			return listeners, err
+		}
+		listeners = append(listeners, l)
+	}
+	return listeners, nil
+}
+
+// inUse says what most often stands in the way in words of its own.
+func inUse(where string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%s is in use by another program", where)
+	}
+	return fmt.Errorf("%s: %w", where, errors.Unwrap(err))
+}
+
+// listenUnix makes a socket that only we can use, in a directory where nobody else
+// can put another one in its place. A socket that somebody left behind is removed.
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if err := place.CheckSocketPath(path); err != nil {
+		return nil, err
+	}
+	dir := filepath.Dir(path)
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok || !info.IsDir():
+		return nil, fmt.Errorf("%s is not a directory", dir)
+	case info.Mode().Perm()&0o022 != 0:
+		return nil, fmt.Errorf("directory %s can be written by others (mode %04o)", dir, info.Mode().Perm())
+	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("directory %s belongs to uid %d, who could replace the socket", dir, stat.Uid)
+	}
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("%s is there, and is not a socket", path)
+	default:
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if err == nil {
+			conn.Close()
+			return nil, fmt.Errorf("%s is in use by another program", path)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("%s: %w", path, errors.Unwrap(err))
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, inUse(path, err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// validateServe reads what belongs to serve.
+func (o *options) validateServe() error {
+	switch {
+	case o.subject != "" || o.profile != "":
+		return errors.New("serve takes neither --subject nor --profile: the key that a client presents says who it is")
+	case o.listen == "" && o.unix == "":
+		return errors.New("serve needs --listen, such as 127.0.0.1:7070, or --unix")
+	case (o.tlsCert == "") != (o.tlsKey == ""):
+		return errors.New("--tls-cert and --tls-key belong together")
+	case o.tlsCert != "" && o.listen == "":
+		return errors.New("--tls-cert means nothing without --listen")
+	case o.unix != "" && !filepath.IsAbs(o.unix):
+		return fmt.Errorf("--unix: %q is not an absolute path", o.unix)
+	}
+	for _, host := range o.hosts {
+		if !validHost(host) {
+			return fmt.Errorf("--host: %q is not the name or the address of a host, without port", host)
+		}
+	}
+	if o.listen == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(o.listen)
+	number, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil {
+		return fmt.Errorf("--listen: %q is not an address with a port, such as 127.0.0.1:7070", o.listen)
+	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	ip := net.ParseIP(host)
+	if host != "" && ip == nil {
+		return fmt.Errorf("--listen: %q is not an IP address; names go with --host", host)
+	}
+	if !ip.IsLoopback() && o.tlsCert == "" {
+		return fmt.Errorf("--listen: %s is reached from other machines, which needs --tls-cert and --tls-key: keys are not sent in the clear", o.listen)
+	}
+	o.listen = net.JoinHostPort(host, strconv.FormatUint(number, 10))
+	return nil
+}
+
+// validHost is a name of DNS or an IP address.
+func validHost(host string) bool {
+	if net.ParseIP(host) != nil {
+		return true
+	}
+	if len(host) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || len(label) > 63 || strings.ContainsFunc(label, func(r rune) bool {
+			return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' && r != '_'
+		}) {
+			return false
+		}
+	}
+	return true
+}

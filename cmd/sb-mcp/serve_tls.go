@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// lookEvery is how often the files of the certificate are looked at.
+const lookEvery = 5 * time.Second
+
+// maxPEM is the largest file of a certificate or key that is read, in bytes.
+const maxPEM = 1 << 20
+
+// certificates is the certificate of the gateway, which may become another one.
+type certificates struct {
+	cert, key string // files
+	seen      string // how they looked when they were last read
+	current   atomic.Pointer[tls.Certificate]
+}
+
+// loadCertificates reads the files for the first time.
+func loadCertificates(cert, key string) (*certificates, error) {
+	c := &certificates{cert: cert, key: key}
+	c.seen = c.look()
+	if err := c.load(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// config is how TLS is spoken; nil, of no certificates, that it is not.
+func (c *certificates) config() *tls.Config {
+	if c == nil {
+		return nil
+	}
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current.Load(), nil },
+	}
+}
+
+// load reads the files. What was there stays when they are no good.
+func (c *certificates) load() error {
+	cert, err := readPEM(c.cert)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(c.key); err == nil && info.Mode().Perm()&0o007 != 0 {
+		return fmt.Errorf("%s is open to everybody (mode %04o): chmod o= %s", c.key, info.Mode().Perm(), c.key)
+	}
+	key, err := readPEM(c.key)
+	if err != nil {
+		return err
+	}
+	defer clear(key)
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("%s with %s: %w", c.cert, c.key, err)
+	}
+	c.current.Store(&pair)
+	return nil
+}
+
+func readPEM(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular() || info.Size() > maxPEM:
+		return nil, fmt.Errorf("%s is not a file of at most %d bytes", path, maxPEM)
+	}
+	return os.ReadFile(path)
+}
+
+// look is how the files look from outside.
+func (c *certificates) look() string {
+	var seen string
+	for _, path := range []string{c.cert, c.key} {
+		info, err := os.Stat(path)
+		if err != nil {
+			return "" // in the middle of being replaced, perhaps
+		}
+		seen += fmt.Sprintf("%d %d %s;", info.Size(), info.ModTime().UnixNano(), info.Mode())
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			seen += fmt.Sprintf("%d;", stat.Ino)
+		}
+	}
+	return seen
+}
+
+// watch reads the files again after SIGHUP, and when they have changed, until ctx
+// ends or the function that it returns is called.
+func (c *certificates) watch(ctx context.Context, say func(string, ...any)) (stop func()) {
+	hangUps := make(chan os.Signal, 1)
+	signal.Notify(hangUps, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(lookEvery)
+		defer tick.Stop()
+		for {
+			asked := false
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangUps:
+				asked = true
+			case <-tick.C:
+			}
+			c.again(asked, say)
+		}
+	}()
+	return func() {
+		signal.Stop(hangUps)
+		cancel()
+		<-done
+	}
+}
+
+// again reads the files if they are others, or if somebody asked for it.
+func (c *certificates) again(asked bool, say func(string, ...any)) {
+	seen := c.look()
+	if !asked && (seen == "" || seen == c.seen) {
+		return
+	}
+	c.seen = seen
+	if err := c.load(); err != nil {
+		var path *os.PathError
+		if errors.As(err, &path) && !asked {
+			c.seen = "" // it is looked at again, whatever it looks like then
+		}
+		say("loading the certificate: %v; the one before goes on", err)
+		return
+	}
+	say("the certificate was read again")
+}
