@@ -251,12 +251,20 @@ func (k *knowledge) drop() {
 	k.pending, k.digests, k.current, k.graves = nil, nil, nil, nil
 }
 
-// progress is how many rows were read of how many; both 0 when it is ready.
+// failed is why the memory cannot be used; nil while it can, or is being read.
+func (k *knowledge) failed() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.fault
+}
+
+// progress is how many rows were read of how many; both 0 when it is ready, or never
+// will be.
 func (k *knowledge) progress() (indexed, total uint64) {
 	k.mu.Lock()
-	ready := k.ready
+	over := k.ready || k.fault != nil
 	k.mu.Unlock()
-	if ready {
+	if over {
 		return 0, 0
 	}
 	return uint64(k.indexed.Load()), uint64(max(k.total.Load(), 1))

@@ -169,6 +169,8 @@ type knowledgeLine struct {
 	Created    int64    `json:"created,omitempty"`
 	Subject    string   `json:"subject,omitempty"`
 	Supersedes string   `json:"supersedes,omitempty"`
+
+	at uint64 // where it stands in an import
 }
 
 // importing is one import that is going on.
@@ -181,6 +183,9 @@ type importing struct {
 	added  uint64
 	kept   uint64
 	seen   map[entryDigest]string // of a dry run
+
+	fresh    map[string]string // tenants of entries that are to be added, by id; of a dry run over all pieces
+	replaced map[string]bool   // what they take the place of
 }
 
 // ImportKnowledge adds entries, a message of lines in one change. What is there
@@ -241,6 +246,7 @@ func (im *importing) piece(ctx context.Context, lines []byte) error {
 		if err != nil {
 			return refuse("line %d: %v", im.lines, err)
 		}
+		one.at = im.lines
 		parsed = append(parsed, one)
 	}
 	before := im.added
@@ -285,10 +291,12 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 	now := d.clock.now().UnixMilli()
 	var added []knowledgeEntry
 	counts := map[string]uint64{}
-	fresh := map[string]*knowledgeEntry{} // by id
-	replaced := map[string]bool{}
-	for i, one := range lines {
-		at := im.lines - uint64(len(lines)) + uint64(i) + 1
+	if !im.dry || im.fresh == nil { // else nothing of the pieces before is in the index
+		im.fresh, im.replaced = map[string]string{}, map[string]bool{}
+	}
+	fresh, replaced := im.fresh, im.replaced
+	for _, one := range lines {
+		at := one.at
 		if _, ok := st.tenants[one.Tenant]; !ok {
 			return change{}, refuse("line %d: there is no tenant %s", at, one.Tenant)
 		}
@@ -300,12 +308,15 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 			e.Created = now
 		}
 		digest := e.digest()
-		same := st.knowledge.same(digest)
-		if same == "" {
-			same = im.seen[digest]
-		}
-		if same == "" && one.ID != "" && st.knowledge.says(one.ID, digest) { // it is there, and not current any more
+		same := ""
+		if one.ID != "" && st.knowledge.says(one.ID, digest) { // it is there, current or not
 			same = one.ID
+		} else if id := st.knowledge.same(digest); id != "" && !replaced[id] {
+			same = id
+		} else if id := im.seen[digest]; id != "" && !replaced[id] {
+			if current, _ := ix.Current(id); current == id || fresh[id] != "" { // what was said before may come back
+				same = id
+			}
 		}
 		if same != "" {
 			im.kept++
@@ -314,7 +325,7 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 			}
 			continue
 		}
-		if _, taken := ix.TenantOf(e.ID); taken || e.ID == "" || fresh[e.ID] != nil {
+		if _, taken := ix.TenantOf(e.ID); taken || e.ID == "" || fresh[e.ID] != "" {
 			e.ID = newEntryID()
 		}
 		if one.ID != "" {
@@ -327,8 +338,8 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 			}
 			current, known := ix.Current(e.Supersedes)
 			tenant, _ := ix.TenantOf(e.Supersedes)
-			if earlier := fresh[e.Supersedes]; earlier != nil {
-				current, tenant, known = e.Supersedes, earlier.Tenant, true
+			if earlier := fresh[e.Supersedes]; earlier != "" {
+				current, tenant, known = e.Supersedes, earlier, true
 			}
 			if !known || current != e.Supersedes || tenant != e.Tenant || replaced[e.Supersedes] {
 				return change{}, refuse("line %d: %s, which it supersedes, is no current entry of %s", at, one.Supersedes, e.Tenant)
@@ -336,7 +347,7 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 			replaced[e.Supersedes] = true
 		}
 		im.seen[digest] = e.ID
-		fresh[e.ID] = &e
+		fresh[e.ID] = e.Tenant
 		counts[e.Tenant]++
 		added = append(added, e)
 	}
@@ -422,7 +433,9 @@ func (o operator) ExportKnowledge(req *operatorv1.ExportKnowledgeRequest, stream
 		var lines []knowledgeLine
 		err := d.rows(tenants, slices.Values(batch), func(e knowledgeEntry) error {
 			if e.Forgotten == 0 {
-				lines = append(lines, knowledgeLine{e.ID, e.Tenant, e.Kind, e.Title, e.Text, e.Tags, e.Created, e.Subject, e.Supersedes})
+				lines = append(lines, knowledgeLine{
+					ID: e.ID, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title, Text: e.Text, Tags: e.Tags, Created: e.Created, Subject: e.Subject, Supersedes: e.Supersedes,
+				})
 			}
 			return nil
 		})

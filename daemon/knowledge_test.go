@@ -413,6 +413,45 @@ func TestExportImport(t *testing.T) {
 	}
 }
 
+// What was said, replaced, and said again is three versions here and elsewhere, and
+// a dry run over several pieces judges as the import does.
+func TestImportOfWhatCameBack(t *testing.T) {
+	d := daemontest.Start(t)
+	d.AddSubject("worker")
+	remembering(t, d, "acme")
+	d.Grant("worker", "memory.read:acme")
+	d.Grant("worker", "memory.write:acme")
+	run := d.Open("worker")
+	first := capture(t, run, "acme", "yes", "", "")
+	capture(t, run, "acme", "yes", "", capture(t, run, "acme", "no", "", first))
+	lines := exported(t, d, &operatorv1.ExportKnowledgeRequest{History: true})
+
+	fresh := daemontest.Start(t)
+	remembering(t, fresh, "acme")
+	for _, dry := range []bool{true, false, true} {
+		stream, err := fresh.Operator().ImportKnowledge(t.Context())
+		must(t, err)
+		var got *operatorv1.ImportKnowledgeResponse
+		for line := range strings.Lines("\n" + lines) {
+			must(t, stream.Send(&operatorv1.ImportKnowledgeRequest{DryRun: dry, Lines: []byte(line)}))
+			got, err = stream.Recv()
+			must(t, err)
+		}
+		if got.GetAdded()+got.GetExisted() != 3 || got.GetLines() != 4 {
+			t.Errorf("dry %v: %v", dry, got)
+		}
+	}
+	if again := exported(t, fresh, &operatorv1.ExportKnowledgeRequest{History: true}); again != lines {
+		t.Errorf("%s\nis not\n%s", again, lines)
+	}
+	stream, err := fresh.Operator().ImportKnowledge(t.Context())
+	must(t, err)
+	must(t, stream.Send(&operatorv1.ImportKnowledgeRequest{Lines: []byte("\n\n" + `{"kind":"note","title":"x","tenant":"nowhere"}`)}))
+	if _, err := stream.Recv(); !strings.Contains(fmt.Sprint(err), "line 3") {
+		t.Errorf("empty lines count: %v", err)
+	}
+}
+
 func exported(t *testing.T, d *daemontest.Daemon, req *operatorv1.ExportKnowledgeRequest) string {
 	t.Helper()
 	stream, err := d.Operator().ExportKnowledge(t.Context(), req)

@@ -48,6 +48,9 @@ func (o operator) Status(ctx context.Context, _ *operatorv1.StatusRequest) (*ope
 		}
 	}
 	st.mu.RUnlock()
+	if st.open {
+		s.KnowledgeIndexed, s.KnowledgeToIndex = st.knowledge.progress()
+	}
 	for _, r := range d.runs.list(false) {
 		s.Runs = append(s.Runs, r.message(uid))
 	}
@@ -189,6 +192,11 @@ func (d *Daemon) probes() []*operatorv1.Probe {
 	for _, slot := range d.vault.Slots() {
 		if summary := slotSummaries[slot.Kind]; summary != "" {
 			probes = append(probes, &operatorv1.Probe{Name: "key-source", Status: "ok", Summary: summary})
+		}
+	}
+	if st := d.state(); st.open {
+		if fault := st.knowledge.failed(); fault != nil {
+			probes = append(probes, &operatorv1.Probe{Name: "memory", Status: "fail", Summary: "it cannot be read: " + fault.Error()})
 		}
 	}
 	return append(append(probes, d.policyProbes()...), d.accessProbes()...)

@@ -20,7 +20,9 @@ itself was told ACCESS_DENIED and nothing else.
 
 A call of a tool is call:SERVER/tool, and call:SERVER/* where it was the server as a
 whole. Of those that a policy or a person refused, the agent was told so. A message
-to a server that calls no tool is method:SERVER/method.
+to a server that calls no tool is method:SERVER/method. A request about the memory
+is memory.read: or memory.write: and the tenants that it named, with commas between;
+TENANT_OUT_OF_SCOPE, which the agent was told too, is one that named others' tenants.
 
 Examples:
   sbctl denials --since 1h

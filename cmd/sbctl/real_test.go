@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"subjectbroker/daemon/daemontest"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	"subjectbroker/proto/wire"
 )
 
@@ -26,7 +28,7 @@ func TestWithDaemon(t *testing.T) {
 	for _, script := range scripts {
 		t.Run(strings.TrimSuffix(filepath.Base(script), ".txtar"), func(t *testing.T) {
 			daemon := daemontest.StartWith(t, daemontest.Options{ApprovalWait: time.Millisecond})
-			reader := readCommand(daemon)
+			reader, recaller := readCommand(daemon), recallCommand(daemon)
 			testscript.Run(t, testscript.Params{
 				Files: []string{script},
 				Setup: func(env *testscript.Env) error {
@@ -35,7 +37,7 @@ func TestWithDaemon(t *testing.T) {
 					env.Setenv("TZ", "UTC")
 					return os.Chmod(env.WorkDir, 0o700)
 				},
-				Cmds: commands(map[string]scriptCommand{"reads": reader, "big": bigCommand}),
+				Cmds: commands(map[string]scriptCommand{"reads": reader, "recalls": recaller, "big": bigCommand}),
 			})
 		})
 	}
@@ -71,6 +73,35 @@ func readCommand(daemon *daemontest.Daemon) scriptCommand {
 			ts.Fatalf("%s reads %s: %s", args[0], args[1], reason)
 		case len(args) > 2 && got != args[2]:
 			ts.Fatalf("%s reads %s: %q, want %q", args[0], args[1], got, args[2])
+		}
+	}
+}
+
+// recallCommand asks for something of the memory as a subject, which is denied where
+// it is negated:
+//
+//	[!] recalls SUBJECT search_knowledge|capture_knowledge [TENANT,…]
+func recallCommand(daemon *daemontest.Daemon) scriptCommand {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		if len(args) < 2 {
+			ts.Fatalf("usage: [!] recalls SUBJECT TOOL [TENANT,…]")
+		}
+		var tenants []string
+		if len(args) > 2 {
+			tenants = strings.Split(args[2], ",")
+		}
+		run := daemon.Open(args[0])
+		var err error
+		switch args[1] {
+		case "search_knowledge":
+			_, err = run.SearchKnowledge(context.Background(), &brokerv1.SearchKnowledgeRequest{RunId: run.ID, Query: "ship", Tenants: tenants})
+		case "capture_knowledge":
+			_, err = run.CaptureKnowledge(context.Background(), &brokerv1.CaptureKnowledgeRequest{RunId: run.ID, Tenant: strings.Join(tenants, ""), Kind: "note", Title: "x"})
+		default:
+			ts.Fatalf("no tool %s", args[1])
+		}
+		if refused := wire.FromError(err); (err != nil) != neg || neg && refused.Reason != wire.AccessDenied && refused.Reason != wire.TenantOutOfScope {
+			ts.Fatalf("%v (negated: %v)", err, neg)
 		}
 	}
 }

@@ -58,6 +58,9 @@ type statusView struct {
 	Servers          uint32   `json:"servers"`
 	UntrustedServers []string `json:"untrustedServers"`
 
+	MemoryRead   uint64 `json:"memoryRead"`   // entries, while the memory is being read
+	MemoryToRead uint64 `json:"memoryToRead"` // 0: it is ready, or the vault is locked
+
 	Slots      []slotView `json:"slots"`
 	RewrapLeft uint64     `json:"rewrapLeft"`
 	HeadSeq    uint64     `json:"headSeq"`
@@ -86,6 +89,7 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			{Name: "head", Value: headWords(s)},
 			{Name: "clock", Value: a.clockWords(s)},
 			{Name: "policy", Value: policyWords(s)},
+			{Name: "memory", Value: memoryWords(s)},
 			{Name: "runs", Value: runsWords(s)},
 			{Name: "waiting", Value: a.waitingWords(s)},
 			{Name: "operators", Value: operatorsWords(s.GetOperators())},
@@ -102,6 +106,7 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			Launches:  viewLaunches(s.GetLaunches(), s.GetRuns()),
 			Approvals: s.GetApprovals(), Approvable: s.GetApprovable(), Servers: s.GetServers(), UntrustedServers: append([]string{}, s.GetUntrustedServers()...),
 			Operators: append([]uint32{}, s.GetOperators()...), Profiles: s.GetProfiles(),
+			MemoryRead: s.GetKnowledgeIndexed(), MemoryToRead: s.GetKnowledgeToIndex(),
 		},
 	})
 	if err != nil {
@@ -182,6 +187,14 @@ func (a *app) statusWarnings(s *operatorv1.StatusResponse) []string {
 		warnings = append(warnings, "the head is not kept outside the home: "+cause)
 	}
 	return warnings
+}
+
+// memoryWords say how far the memory was read; nothing once it is ready.
+func memoryWords(s *operatorv1.StatusResponse) string {
+	if s.GetKnowledgeToIndex() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("being read: %d of %s; until then agents are told to come again", s.GetKnowledgeIndexed(), count(s.GetKnowledgeToIndex(), "entry"))
 }
 
 func rewrapLeftWords(left uint64) string {

@@ -3,23 +3,27 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"subjectbroker/cmd/sbctl/internal/complete"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 )
 
 type tenantCmd struct {
 	Add  tenantAddCmd  `cmd:"" help:"Add a tenant"`
 	List tenantListCmd `cmd:"" default:"1" help:"List tenants, and who may read them and write to them"`
+	Show tenantShowCmd `cmd:"" help:"Show a tenant: entries, who reaches it, and with which agent keys"`
 	Rm   tenantRmCmd   `cmd:"" help:"Remove a tenant"`
 }
 
 // Help is the manual of tenant.
 func (tenantCmd) Help() string {
 	return `A tenant is a body of knowledge. Who may read it is said by grants of
-memory.read:TENANT, who may write to it by memory.write:TENANT.`
+memory.read:TENANT, who may write to it by memory.write:TENANT. What is in it,
+"sbctl memory" exports.`
 }
 
 type tenantAddCmd struct {
@@ -53,23 +57,31 @@ type tenantListCmd struct{}
 
 // Help is the manual of tenant list.
 func (tenantListCmd) Help() string {
-	return `Examples:
+	return `ENTRIES are those that are current; superseded and forgotten ones are told by
+"sbctl tenant show". READERS and WRITERS are subjects whose grants reach it now; an
+agent key narrows them to the tenants that it was minted with.
+
+Examples:
   sbctl tenant list
   sbctl tenants -q`
 }
 
 // Run lists tenants.
 func (tenantListCmd) Run(ctx context.Context, a *app) error {
-	tenants, err := a.tenants(ctx, "listing tenants")
+	got, err := call(ctx, a, "listing tenants", &operatorv1.ListTenantsRequest{}, operatorv1.OperatorServiceClient.ListTenants)
 	if err != nil {
 		return err
 	}
-	list := ui.List{Head: []string{"TENANT", "READERS", "WRITERS", "CREATED", "OWNER"}}
+	tenants := got.GetTenants()
+	if got.GetToIndex() > 0 {
+		a.done("the memory is being read, and entries are not counted yet")
+	}
+	list := ui.List{Head: []string{"TENANT", "READERS", "WRITERS", "ENTRIES", "CREATED", "OWNER"}}
 	views := make([]tenantView, 0, len(tenants))
 	for _, t := range tenants {
 		list.IDs = append(list.IDs, t.GetName())
 		list.Rows = append(list.Rows, []string{
-			t.GetName(), strings.Join(t.GetReaders(), " "), strings.Join(t.GetWriters(), " "), a.out.When(t.GetCreated()), t.GetOwner(),
+			t.GetName(), strings.Join(t.GetReaders(), " "), strings.Join(t.GetWriters(), " "), fmt.Sprint(t.GetEntries()), a.out.When(t.GetCreated()), t.GetOwner(),
 		})
 		views = append(views, viewTenant(t))
 	}
@@ -83,15 +95,65 @@ func (a *app) tenants(ctx context.Context, doing string) ([]*operatorv1.Tenant, 
 	return got.GetTenants(), err
 }
 
+type tenantShowCmd struct {
+	Tenant string `arg:"" help:"Name of the tenant."`
+}
+
+// Help is the manual of tenant show.
+func (tenantShowCmd) Help() string {
+	return `Examples:
+  sbctl tenant show acme`
+}
+
+type tenantShownView struct {
+	tenantView
+	AgentKeys []string `json:"agentKeys"` // ids of those that are good and hold it
+}
+
+// Run shows a tenant.
+func (c tenantShowCmd) Run(ctx context.Context, a *app) error {
+	doing := "showing tenant " + c.Tenant
+	tenants, err := a.tenants(ctx, doing)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(tenants, func(t *operatorv1.Tenant) bool { return t.GetName() == c.Tenant })
+	if at < 0 {
+		return fail(&wire.Error{Reason: wire.InvalidArgument, Message: "no tenant is named " + c.Tenant, Unknown: wire.UnknownTenant, Name: c.Tenant}, "%s", doing)
+	}
+	t := tenants[at]
+	keys, err := call(ctx, a, doing, &operatorv1.ListAgentKeysRequest{}, operatorv1.OperatorServiceClient.ListAgentKeys)
+	if err != nil {
+		return err
+	}
+	view := tenantShownView{viewTenant(t), []string{}}
+	for _, k := range keys.GetKeys() {
+		if slices.Contains(k.GetTenants(), c.Tenant) {
+			view.AgentKeys = append(view.AgentKeys, k.GetKeyId())
+		}
+	}
+	return a.out.Object(ui.Object{ID: t.GetName(), Fields: []ui.Field{
+		{Name: "tenant", Value: t.GetName()},
+		{Name: "entries", Value: fmt.Sprintf("%d, and %d superseded, %d forgotten", t.GetEntries(), t.GetSuperseded(), t.GetForgotten())},
+		{Name: "newest", Value: a.out.When(t.GetNewest())},
+		{Name: "readers", Value: strings.Join(t.GetReaders(), ", ")},
+		{Name: "writers", Value: strings.Join(t.GetWriters(), ", ")},
+		{Name: "agent keys", Value: strings.Join(view.AgentKeys, ", ")},
+		{Name: "created", Value: a.out.When(t.GetCreated())},
+		{Name: "owner", Value: t.GetOwner()},
+	}, Value: view})
+}
+
 type tenantRmCmd struct {
 	Tenant string `arg:"" help:"Name of the tenant."`
 }
 
 // Help is the manual of tenant rm.
 func (tenantRmCmd) Help() string {
-	return `The grants that name it and nothing else are revoked, and it is taken out of every
-agent key: a new one of the same name inherits nothing but patterns. Asks first, or
-needs --yes.
+	return `Its entries go with it, out of the vault and the index; backups that were made
+before still hold them, and are listed. The grants that name it and nothing else are
+revoked, and it is taken out of every agent key: a new one of the same name inherits
+nothing but patterns. Asks first, or needs --yes.
 
 Examples:
   sbctl tenant rm acme`
@@ -100,17 +162,19 @@ Examples:
 // Run removes a tenant.
 func (c tenantRmCmd) Run(ctx context.Context, a *app) error {
 	doing := "removing tenant " + c.Tenant
-	if err := a.confirm(ctx, doing, fmt.Sprintf("Remove tenant %s, with the grants that name it?", c.Tenant)); err != nil {
+	if err := a.confirm(ctx, doing, fmt.Sprintf("Remove tenant %s, with all its entries and the grants that name it?", c.Tenant)); err != nil {
 		return err
 	}
 	got, err := call(ctx, a, doing, &operatorv1.RemoveTenantRequest{Name: c.Tenant}, operatorv1.OperatorServiceClient.RemoveTenant)
 	if err != nil {
 		return err
 	}
+	a.tellBackups(got.GetBackups())
 	return a.out.Object(ui.Object{ID: c.Tenant, Fields: []ui.Field{
 		{Name: "removed", Value: c.Tenant},
+		{Name: "entries", Value: fmt.Sprint(got.GetEntries())},
 		{Name: "grants revoked", Value: fmt.Sprint(got.GetRevoked())},
-	}, Value: tenantRemovedView{c.Tenant, true, got.GetRevoked()}})
+	}, Value: tenantRemovedView{c.Tenant, true, got.GetEntries(), got.GetRevoked(), append([]string{}, got.GetBackups()...)}})
 }
 
 // tenantView is a tenant for programs.
@@ -120,18 +184,26 @@ type tenantView struct {
 	Writers []string `json:"writers"`
 	Created string   `json:"created"`
 	Owner   string   `json:"owner,omitempty"`
+
+	Entries    uint64 `json:"entries"` // current ones
+	Superseded uint64 `json:"superseded"`
+	Forgotten  uint64 `json:"forgotten"`
+	Newest     string `json:"newest,omitempty"`
 }
 
 type tenantRemovedView struct {
-	Tenant  string `json:"tenant"`
-	Removed bool   `json:"removed"`
-	Revoked uint32 `json:"revoked"` // grants
+	Tenant  string   `json:"tenant"`
+	Removed bool     `json:"removed"`
+	Entries uint64   `json:"entries"`
+	Revoked uint32   `json:"revoked"` // grants
+	Backups []string `json:"backups"` // that still hold the entries
 }
 
 func viewTenant(t *operatorv1.Tenant) tenantView {
 	return tenantView{
 		Tenant: t.GetName(), Readers: append([]string{}, t.GetReaders()...), Writers: append([]string{}, t.GetWriters()...),
 		Created: ui.Stamp(t.GetCreated()), Owner: t.GetOwner(),
+		Entries: t.GetEntries(), Superseded: t.GetSuperseded(), Forgotten: t.GetForgotten(), Newest: ui.Stamp(t.GetNewest()),
 	}
 }
 

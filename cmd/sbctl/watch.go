@@ -318,6 +318,9 @@ func (l *liveScreen) show() {
 // instead; empty where it may.
 func (a *app) noGrant(d *operatorv1.DenialGroup) string {
 	why := a.paste("why", d.GetSubject(), d.GetCapability())
+	if _, tenants, memory := aboutMemory(d.GetCapability()); memory && len(tenants) != 1 {
+		return fmt.Sprintf("one grant does not mend a request about the memory that names %s; %q says what does", count(len(tenants), "tenant"), why)
+	}
 	switch c := cause(d.GetCause()); c {
 	case causeNoGrant, causeGrantExpired, causeGrantExhausted, causePersonal:
 		return ""

@@ -48,6 +48,12 @@ func TestNoGrant(t *testing.T) {
 			t.Errorf("%s: %q, want %q", test.cause, got, test.want)
 		}
 	}
+	for capability, grantable := range map[string]bool{"memory.read:a": true, "memory.write:a,b": false, "memory.read": false} {
+		got := (&app{}).noGrant(&operatorv1.DenialGroup{Subject: "worker", Capability: capability, Cause: "NO_GRANT", ReasonCode: "TENANT_OUT_OF_SCOPE"})
+		if (got == "") != grantable {
+			t.Errorf("%s: %q", capability, got)
+		}
+	}
 }
 
 // What was answered here does not come back by older news.

@@ -27,10 +27,14 @@ subject should have it is yours to say.
 "now" is how the same would be judged now; it is left out where that depends on the
 arguments of a call, on what was called before, or on a person.
 
+A request about the memory that names tenants is refused whole where one of them is
+not granted; all that it named are told, and what would let the whole through.
+
 Examples:
   sbctl why
   sbctl why worker design-doc
-  sbctl why coder call:github/search`
+  sbctl why coder call:github/search
+  sbctl why worker memory.read:acme`
 }
 
 type whyView struct {
@@ -43,6 +47,9 @@ type whyView struct {
 	Cause      string   `json:"cause,omitempty"`
 	Count      uint64   `json:"count"`
 	Now        string   `json:"now,omitempty"`
+	Tool       string   `json:"tool,omitempty"`    // of the memory
+	Tenants    []string `json:"tenants,omitempty"` // that were named
+	KeyID      string   `json:"keyId,omitempty"`   // agent key that it came with
 	Nearest    string   `json:"nearest,omitempty"`
 	Document   string   `json:"document,omitempty"`
 	Fix        []string `json:"fix"`
@@ -56,7 +63,7 @@ func (c whyCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	for _, d := range groups {
-		if c.Capability == "" || d.GetCapability() == readCapability(c.Capability) {
+		if c.Capability == "" || asksFor(d.GetCapability(), c.Capability) {
 			return a.explainDenial(ctx, doing, d)
 		}
 	}
@@ -102,6 +109,10 @@ func (a *app) explainDenial(ctx context.Context, doing string, d *operatorv1.Den
 	if known != nil {
 		a.learnProfiles(ctx, known, d)
 		a.learnCall(ctx, known, d)
+		a.learnMemory(ctx, known, d)
+		if r := known.recalled; r != nil {
+			view.Tool, view.Tenants, view.KeyID = r.tool, r.tenants, r.key
+		}
 		if cause(d.GetCause()) == causeUnknownTenant {
 			known.tenantNames = a.namesOf(ctx, wire.UnknownTenant)
 		}
@@ -130,6 +141,9 @@ func (a *app) whyFields(d *operatorv1.DenialGroup, view whyView) []ui.Field {
 		{Name: "time", Value: a.out.When(d.GetLast())},
 		{Name: "subject", Value: view.SubjectID},
 		{Name: "capability", Value: view.Capability},
+		{Name: "tool", Value: view.Tool},
+		{Name: "tenants", Value: strings.Join(view.Tenants, ", ")},
+		{Name: "agent key", Value: view.KeyID},
 		{Name: "reason", Value: view.ReasonCode},
 		{Name: "cause", Value: withMeaning(view.Cause)},
 		{Name: "times", Value: fmt.Sprint(view.Count)},
@@ -155,6 +169,7 @@ func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.Deni
 	default:
 	}
 	switch wire.Reason(d.GetReasonCode()) {
+	case wire.TenantOutOfScope:
 	case wire.AccessDenied:
 	case wire.PolicyBlocked:
 		if !byList(cause(d.GetCause())) {
@@ -167,6 +182,9 @@ func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.Deni
 		}
 	default:
 		return "" // what was refused for the state of things is not judged by the evaluator
+	}
+	if known.recalled != nil {
+		return a.recallNow(ctx, known.recalled, d.GetSubject())
 	}
 	got, err := call(ctx, a, "", &operatorv1.ExplainRequest{Subject: d.GetSubject(), Capability: d.GetCapability()}, operatorv1.OperatorServiceClient.Explain)
 	if err != nil {
@@ -188,8 +206,9 @@ type knowledge struct {
 	grants        []*operatorv1.Grant
 	profiles      []string // of the denied subject; asked for only where one is why
 	stops         []stop
-	called        *called // what a denied call was about; nil: it was none
-	deaf          bool    // nobody can approve
+	called        *called   // what a denied call was about; nil: it was none
+	recalled      *recalled // what was denied of the memory; nil: nothing of it
+	deaf          bool      // nobody can approve
 }
 
 func (a *app) knowledge(ctx context.Context, doing string) (*knowledge, error) {
@@ -225,6 +244,9 @@ func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, co
 		return "", nil // mended since
 	}
 	if near, commands, ok := k.mendCall(d); ok {
+		return near, commands
+	}
+	if near, commands, ok := k.mendMemory(d); ok {
 		return near, commands
 	}
 	subject, capability := d.GetSubject(), d.GetCapability()

@@ -147,6 +147,10 @@ type StatusResponse struct {
 	Servers uint32 `protobuf:"varint,35,opt,name=servers,proto3" json:"servers,omitempty"`
 	// Names of servers with something that is not trusted, sorted.
 	UntrustedServers []string `protobuf:"bytes,36,rep,name=untrusted_servers,json=untrustedServers,proto3" json:"untrusted_servers,omitempty"`
+	// Entries of the governed memory that were read so far, while it is being read.
+	KnowledgeIndexed uint64 `protobuf:"varint,37,opt,name=knowledge_indexed,json=knowledgeIndexed,proto3" json:"knowledge_indexed,omitempty"`
+	// Entries that there are to read; 0 when it is ready, and while the vault is locked.
+	KnowledgeToIndex uint64 `protobuf:"varint,38,opt,name=knowledge_to_index,json=knowledgeToIndex,proto3" json:"knowledge_to_index,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -431,6 +435,20 @@ func (x *StatusResponse) GetUntrustedServers() []string {
 		return x.UntrustedServers
 	}
 	return nil
+}
+
+func (x *StatusResponse) GetKnowledgeIndexed() uint64 {
+	if x != nil {
+		return x.KnowledgeIndexed
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetKnowledgeToIndex() uint64 {
+	if x != nil {
+		return x.KnowledgeToIndex
+	}
+	return 0
 }
 
 // KeySlot is one way to the root key.
@@ -9955,7 +9973,7 @@ var File_subjectbroker_operator_v1_operator_proto protoreflect.FileDescriptor
 const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"(subjectbroker/operator/v1/operator.proto\x12\x19subjectbroker.operator.v1\x1a)subjectbroker/operator/v1/knowledge.proto\"\x0f\n" +
-	"\rStatusRequest\"\xa3\t\n" +
+	"\rStatusRequest\"\xfe\t\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03api\x18\x02 \x01(\rR\x03api\x12\x10\n" +
@@ -10006,7 +10024,9 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"approvable\x18\" \x01(\bR\n" +
 	"approvable\x12\x18\n" +
 	"\aservers\x18# \x01(\rR\aservers\x12+\n" +
-	"\x11untrusted_servers\x18$ \x03(\tR\x10untrustedServers\"1\n" +
+	"\x11untrusted_servers\x18$ \x03(\tR\x10untrustedServers\x12+\n" +
+	"\x11knowledge_indexed\x18% \x01(\x04R\x10knowledgeIndexed\x12,\n" +
+	"\x12knowledge_to_index\x18& \x01(\x04R\x10knowledgeToIndex\"1\n" +
 	"\aKeySlot\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\"_\n" +
