@@ -44,9 +44,11 @@ func Reexec(environ []string) error {
 	return reexec(self, os.Args, environ)
 }
 
-// closeOnExec marks every descriptor but the standard ones. Ours all are: what is
-// found here was left open by whoever started us.
-func closeOnExec() {
+// KeepInherited keeps what this process has inherited open, beside its standard
+// streams, from its children: ours are marked as they are opened, and what is found
+// here was left open by whoever started us. It is for a daemon, which has children
+// of others; what only mends may be given a secret on a descriptor.
+func KeepInherited() {
 	const usual = 1024 // are the most that a process may have open
 	open, err := os.ReadDir("/dev/fd")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 // Harden closes the process to others of its uid: no ptrace, no
 // /proc/PID/{mem,environ,maps}, no core; nothing that it creates is open to anybody
-// else, and what it has inherited open goes to no child.
+// else.
 func Harden() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("making the process undumpable: %w", err)
@@ -17,7 +17,6 @@ func Harden() error {
 		return fmt.Errorf("forbidding core files: %w", err)
 	}
 	unix.Umask(0o077)
-	closeOnExec()
 	return nil
 }
 

@@ -8,14 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Harden forbids core files, makes what the process creates owner-only, and keeps
-// what it has inherited open from its children. It does not close memory to debuggers of the same uid: status says so.
+// Harden forbids core files and makes what the process creates owner-only. It
+// does not close memory to debuggers of the same uid: status says so.
 func Harden() error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("forbidding core files: %w", err)
 	}
 	unix.Umask(0o077)
-	closeOnExec()
 	return nil
 }
 

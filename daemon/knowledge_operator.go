@@ -39,7 +39,7 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 	}
 	for _, id := range ids {
 		if !isEntryID(id) {
-			return nil, refuse("%q is not the id of an entry", id)
+			return nil, refuse("an id has 16 letters and digits")
 		}
 	}
 	if err := d.awaitMemory(ctx); err != nil {

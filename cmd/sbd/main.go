@@ -64,6 +64,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 func serve(ctx context.Context, f flags, stderr io.Writer) int {
+	daemon.KeepInherited()
 	logs := &switchingHandler{}
 	cfg, err := f.config(slog.New(logs))
 	if err != nil {
