@@ -300,7 +300,7 @@ func (d *Daemon) cardFor(g *gateAsk, k cardKey, attached *card) (*card, gateAnsw
 	}
 	if c := a.cardOf(g, k, attached); c != nil {
 		if c != attached {
-			c.asked = a.note(k.topic(), at.now)
+			c.asked = a.note(k.topic(), at)
 			c.waiting++
 			a.release(attached)
 			a.tell(c)
@@ -308,7 +308,7 @@ func (d *Daemon) cardFor(g *gateAsk, k cardKey, attached *card) (*card, gateAnsw
 		a.mu.Unlock()
 		return c, gateAnswer{}, nil
 	}
-	if a.quiet(k.topic(), at.now) {
+	if a.quiet(k.topic(), at) {
 		a.mu.Unlock()
 		return nil, gateAnswer{outcome: gateDenied, reason: wire.ApprovalDenied, cause: causeQuiet}, nil
 	}
@@ -319,7 +319,7 @@ func (d *Daemon) cardFor(g *gateAsk, k cardKey, attached *card) (*card, gateAnsw
 	c := &card{
 		id: d.newCardID(), key: k, run: g.run, why: g.why, created: at.now, expires: at.in(approvalLife), changed: make(chan struct{}), waiting: 1,
 	}
-	c.asked = a.note(k.topic(), at.now)
+	c.asked = a.note(k.topic(), at)
 	a.cards[c.id], a.byKey[k] = c, append(a.byKey[k], c)
 	a.release(attached)
 	a.mu.Unlock()

@@ -294,6 +294,7 @@ type approvals struct {
 	reads    map[*run]int            // reads that wait
 	left     map[askerKey][]deadline // of cards that nobody had answered when their run ended, until they would have expired
 	stuck    bool                    // answers that are over cannot be removed
+	steps    clockSteps              // for history
 	watchers map[*cardWatcher]struct{}
 	wakes    chan struct{} // capacity 1
 }
@@ -422,9 +423,17 @@ func (a *approvals) leaves(who askerKey, at reading) bool {
 	return len(a.left[who]) >= maxLeftPerSubject
 }
 
+// moment is the time for history, by a wall clock that never was set: whoever sets it
+// does not make a person be asked again. The caller holds mu.
+func (a *approvals) moment(at reading) time.Time {
+	a.steps.look(at)
+	return at.wall.Add(-a.steps.shift)
+}
+
 // note counts that something was asked once more, and returns how often that makes.
 // The caller holds mu.
-func (a *approvals) note(of cardTopic, now time.Time) uint32 {
+func (a *approvals) note(of cardTopic, at reading) uint32 {
+	now := a.moment(at)
 	h := a.past(of, now)
 	h.times++
 	h.last = now
@@ -432,8 +441,13 @@ func (a *approvals) note(of cardTopic, now time.Time) uint32 {
 }
 
 // refused remembers that a person said no. The caller holds mu.
-func (a *approvals) refused(of cardTopic, now time.Time) {
-	for _, one := range []cardTopic{of, of.anyArguments()} {
+func (a *approvals) refused(of cardTopic, at reading) {
+	now := a.moment(at)
+	topics := []cardTopic{of}
+	if any := of.anyArguments(); any != of { // a read has none
+		topics = append(topics, any)
+	}
+	for _, one := range topics {
 		h := a.past(one, now)
 		h.refusals = append(h.refusals, now)
 		h.last = now
@@ -442,7 +456,8 @@ func (a *approvals) refused(of cardTopic, now time.Time) {
 
 // quiet reports whether a person has said no so often that nobody is asked. The
 // caller holds mu.
-func (a *approvals) quiet(of cardTopic, now time.Time) bool {
+func (a *approvals) quiet(of cardTopic, at reading) bool {
+	now := a.moment(at)
 	said := func(of cardTopic) (n int) {
 		if h := a.history[of]; h != nil {
 			for _, t := range h.refusals {

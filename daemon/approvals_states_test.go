@@ -104,3 +104,30 @@ func state(t *testing.T, d *daemontest.Daemon, id string) string {
 	}
 	return m.GetState() + " " + m.GetOutcome()
 }
+
+// A wall clock that is set has nobody asked again whom a person has refused: an hour
+// has to pass.
+func TestRefusalsGoByTheTimeThatPasses(t *testing.T) {
+	clock := newClocks()
+	d := startGated(t, daemontest.Options{ApprovalWait: impatient, Now: clock.Now, Boot: clock.Boot})
+	run := d.Open("worker")
+	for range 3 {
+		id := pending(t, run, "readme")
+		_, reason := decide(t, d, &operatorv1.DecideApprovalRequest{ApprovalId: id})
+		equal(t, "refusing", reason, wire.Allowed)
+		clock.pass(20 * time.Second)
+	}
+	refused := func(when string) {
+		t.Helper()
+		_, _, reason := asked(t, run, "readme")
+		equal(t, when, reason, wire.ApprovalDenied)
+		equal(t, when+", the cause", last(d, "acquire").Cause, "REFUSED_TOO_OFTEN")
+	}
+	refused("after three refusals")
+	clock.set(2 * time.Hour)
+	refused("after the clock was set ahead")
+	clock.set(-2 * time.Hour)
+	refused("after it was set back")
+	clock.pass(time.Hour)
+	pending(t, run, "readme")
+}

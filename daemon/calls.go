@@ -83,6 +83,10 @@ func (d *Daemon) beginCall(r *run, c toolCall) *judging {
 	if err := d.admit(c.ctx, r.peer, r.subject); err != nil {
 		return ask.refuse(noted{err: err}, "")
 	}
+	if d.state().meters.full() {
+		d.budgets.suppress(r.peer.Key(), d.clock.now())
+		return ask.refuse(noted{none: true}, wire.RateLimited)
+	}
 	e := r.entry(audit.Call)
 	e.Server, e.Tool, e.ArgsDigest = c.server, d.maskedTool(c.server, c.tool), ask.digest
 	asked := grants.Call.String() + ":" + c.server + "/" + c.tool

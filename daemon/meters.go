@@ -315,6 +315,17 @@ func (m *meters) note(e meterEvent) {
 	m.push(&e)
 }
 
+// maxSince is how many events wait at most until the vault can be written, about 200
+// bytes each: beyond, calls are refused until it can.
+const maxSince = 1 << 20
+
+// full reports whether too much waits for the vault, as while a backup is made.
+func (m *meters) full() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.since) >= maxSince
+}
+
 // push lets the other copy count an event when its entry is durable. The caller
 // holds mu.
 func (m *meters) push(e *meterEvent) {

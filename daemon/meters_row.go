@@ -257,6 +257,11 @@ func meterEventOf(e audit.Entry) *meterEvent {
 // recount makes the meters from what the vault remembers and from what the log
 // tells since, and counts the uses of limited grants by calls in there. The caller
 // is the only one who has the state.
+//
+// The log does not tell under which limits a call was counted, so one counts under those
+// that are in force now: those from before a change of limits, as far as they came after
+// the last checkpoint, count in the session that began with the change. They are too many
+// then, and never too few.
 func (s *state) recount(raw []byte, tail []*meterEvent) error {
 	row, err := decodeMeters(raw)
 	if err != nil {

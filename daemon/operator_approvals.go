@@ -371,7 +371,7 @@ func (o operator) deny(ctx context.Context, c *card) error {
 	}
 	at := d.clock.read()
 	c.decided = at.now
-	a.refused(c.key.topic(), at.now)
+	a.refused(c.key.topic(), at)
 	a.set(c, cardDenied)
 	a.mu.Unlock()
 	e := o.answerEntry(ctx, c, kindApprovalDeny)

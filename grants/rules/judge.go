@@ -251,7 +251,7 @@ func (j *judging) breaker() bool {
 	if limit == nil {
 		return j.pass(CircuitBreakerPolicy, "failures are not counted")
 	}
-	b := j.m.breakers[j.call.Tool]
+	b := j.m.breakers[breakerOf(j.call.Tool)]
 	switch {
 	case b == nil || b.opened == 0:
 		return j.pass(CircuitBreakerPolicy, "closed")

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -335,6 +336,38 @@ func TestFindingsAreOfOneTool(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// A meter remembers tools of long names by short ones, each for itself.
+func TestBreakersOfLongNames(t *testing.T) {
+	c := compile(t, Rules{Limits: Limits{Breaker: &Breaker{1, time.Minute, CountErrors}}})
+	m := &Meter{}
+	long := func(i int) string { return strings.Repeat("ü", 500) + fmt.Sprint(i) }
+	for i := range maxBreakers {
+		c.Retake(m, long(i), noon, 0)
+		c.Settle(m, long(i), EndError, noon)
+	}
+	if n := len(m.Append(nil)); n > maxBreakers*2*maxBreakerName {
+		t.Errorf("a meter takes %d bytes", n)
+	}
+	judged := func(tool string, at time.Time) Outcome { return c.Judge(m, Call{Tool: tool, Now: at}).Outcome }
+	if got := judged(long(1), noon); got != Blocked {
+		t.Errorf("one that failed: %v", got)
+	}
+	if got := judged(long(maxBreakers), noon); got != Forwarded {
+		t.Errorf("one that did not: %v", got)
+	}
+	if open := m.OpenBreakers(); len(open) != maxBreakers || !utf8.ValidString(open[0]) {
+		t.Errorf("%d are open, %q", len(open), open[0])
+	}
+	later := noon.Add(time.Minute)
+	cost := c.Retake(m, long(1), later, 0)
+	c.Undo(m, cost)
+	c.Retake(m, long(1), later, 0)
+	c.Settle(m, long(1), EndOK, later)
+	if got := judged(long(1), later); got != Forwarded {
+		t.Errorf("after a probe that went well: %v", got)
+	}
 }
 
 // However many tools fail, a meter does not grow for ever.

@@ -2,11 +2,14 @@ package rules
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -29,6 +32,19 @@ type Meter struct {
 	breakers map[string]*breaker
 }
 
+// maxBreakerName is how long a name is, in bytes, by which a meter remembers a tool.
+// Many of longer ones would make meters large, and with them every checkpoint.
+const maxBreakerName = 64
+
+// breakerOf is the name by which a meter remembers a tool that failed.
+func breakerOf(tool string) string {
+	if len(tool) <= maxBreakerName {
+		return tool
+	}
+	sum := sha256.Sum256([]byte(tool))
+	return strings.ToValidUTF8(tool[:maxBreakerName/4], "") + "~" + hex.EncodeToString(sum[:16])
+}
+
 // breaker is the circuit breaker of one tool that failed. There is none for others.
 type breaker struct {
 	failures uint64 // in a row, while closed
@@ -44,7 +60,8 @@ func (m *Meter) Begin(now time.Time) {
 	}
 }
 
-// OpenBreakers returns the tools whose circuit breaker is not closed, sorted.
+// OpenBreakers returns the tools whose circuit breaker is not closed, sorted. Of a long
+// name there are the beginning and a hash.
 func (m *Meter) OpenBreakers() []string {
 	var open []string
 	for tool, b := range m.breakers {
@@ -96,7 +113,7 @@ func (c *Compiled) Take(m *Meter, call Call) Cost {
 // that much.
 func (c *Compiled) Retake(m *Meter, tool string, at time.Time, micros uint64) Cost {
 	limits := &c.policy.Rules.Limits
-	cost := Cost{Micros: micros, tool: tool, at: at.UnixMilli(), began: m.Began.IsZero()}
+	cost := Cost{Micros: micros, tool: breakerOf(tool), at: at.UnixMilli(), began: m.Began.IsZero()}
 	m.Begin(at)
 	m.Calls, m.Spent = add(m.Calls, 1), add(m.Spent, micros)
 	if limits.Rate != nil {
@@ -106,7 +123,7 @@ func (c *Compiled) Retake(m *Meter, tool string, at time.Time, micros uint64) Co
 			m.times = slices.Delete(m.times, 0, extra)
 		}
 	}
-	if b := m.breakers[tool]; b != nil && limits.Breaker != nil {
+	if b := m.breakers[cost.tool]; b != nil && limits.Breaker != nil {
 		b.used = cost.at
 		if b.opened != 0 && since(b.opened, at) >= limits.Breaker.Reset {
 			b.probe, cost.probe = cost.at, true
@@ -144,6 +161,7 @@ func (c *Compiled) Settle(m *Meter, tool string, end End, now time.Time) {
 	if limit == nil {
 		return
 	}
+	tool = breakerOf(tool)
 	b := m.breakers[tool]
 	failed := end == EndTransport || limit.Counts == CountErrors && (end == EndError || end == EndToolError)
 	switch {
