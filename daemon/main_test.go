@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 		os.Exit(dieAt(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
 	case len(os.Args) == 3 && roles[os.Args[1]] != nil:
 		os.Exit(roles[os.Args[1]](os.Args[2]))
+	case len(os.Args) > 3 && os.Args[1] == "without-namespaces":
+		fmt.Fprintln(os.Stderr, withoutNamespaces(os.Args[2:]))
+		os.Exit(1)
 	case len(os.Args) == 2 && os.Args[0] == "sb-mcp" && os.Args[1] == "host":
 		os.Exit(stubHost())
 	}

@@ -3,6 +3,7 @@
 package daemon_test
 
 import (
+	"errors"
 	"testing"
 
 	"subjectbroker/daemon/daemontest"
@@ -10,6 +11,9 @@ import (
 )
 
 var roles = map[string]func(string) int{"loud": loud}
+
+// withoutNamespaces is for no platform but Linux, which has them.
+func withoutNamespaces([]string) error { return errors.ErrUnsupported }
 
 // stubHost is for no platform but Linux, on which servers are hosted.
 func stubHost() int { return 2 }

@@ -62,9 +62,9 @@ type serverLogsCmd struct {
 
 // Help is the manual of server logs.
 func (serverLogsCmd) Help() string {
-	return `What its processes wrote to their standard error, oldest first. It is the word of
-the server, kept in memory only, and gone with the daemon; who called what is in
-"sbctl audit list --kind call".
+	return `What its processes wrote to their standard error, and lines of their standard output
+that are no message, oldest first. It is the word of the server, kept in memory only,
+and gone with the daemon; who called what is in "sbctl audit list --kind call".
 
 Examples:
   sbctl server logs github
