@@ -1,6 +1,10 @@
 package daemon_test
 
 import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -250,5 +254,35 @@ func TestWaitingCallIsKilled(t *testing.T) {
 			}
 		}
 		equal(t, "the entries of the call", strings.Join(calls, ", "), "deny GRANULAR_ACCESS_POLICY")
+	}
+}
+
+// Where a path leads is looked at when a person has answered, not only before: who is
+// asked about a call may take minutes.
+func TestPathsAreLookedAtAfterTheAnswer(t *testing.T) {
+	for _, moves := range []bool{false, true} {
+		dir, err := filepath.EvalSymlinks(t.TempDir())
+		must(t, err)
+		inside, outside, link := filepath.Join(dir, "in"), filepath.Join(dir, "out"), filepath.Join(dir, "link")
+		must(t, errors.Join(os.Mkdir(inside, 0o700), os.Mkdir(outside, 0o700), os.Symlink(inside, link)))
+		d, _, r := startAsking(t, policyDoc("approvalWait: 4m, ",
+			fmt.Sprintf(`{security: {require_approval: [ask], granular_rules: [{tool: ask, deny_if: {arguments: {path: {path: %s}}}}]}}`, outside)))
+		number := r.ask("ask", fmt.Sprintf(`{"path":%q}`, link+"/x"))
+		id := ""
+		eventually(t, "it waits", func() bool {
+			for one, a := range approvals(t, d, false) {
+				if a.GetWaiting() == 1 {
+					id = one
+				}
+			}
+			return id != ""
+		})
+		want := "forward"
+		if moves {
+			must(t, errors.Join(os.Remove(link), os.Symlink(outside, link)))
+			want = "-32000 POLICY_BLOCKED GranularAccessPolicy block"
+		}
+		approve(t, d, id)
+		equal(t, fmt.Sprintf("moved: %v", moves), said(r.verdict(number)), want)
 	}
 }

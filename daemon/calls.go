@@ -392,6 +392,10 @@ func (a *callAsk) person(_ context.Context, capability grants.Capability, v verd
 	a.asked, a.askPin, a.askRule = true, g.pin, g.policy
 	answer, err := a.d.gateOn(a.call.ctx, g)
 	a.approvalID = answer.id
+	if args, failed := rules.ParseArgs(a.call.args); failed == nil && answer.outcome == gateApproved {
+		a.args = args // what was found by paths may have moved while a person was asked
+		a.search()
+	}
 	if by := a.d.killedBy(a.run, a.call.server); by != "" && err == nil && answer.outcome != gateApproved && answer.outcome != gateReplay {
 		a.stood = rules.Verdict{Outcome: rules.Blocked, Policy: by, Action: rules.Kill}
 		answer.outcome, answer.reason, answer.cause = gateDenied, wire.PolicyBlocked, policyWords[by]
