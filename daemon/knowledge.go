@@ -32,11 +32,16 @@ type knowledge struct {
 
 	mu      sync.Mutex
 	ready   bool
-	fault   error // why it will not be
-	pending []func(*knowledge)
+	fault   error                  // why it will not be
 	digests map[string]entryDigest // of each entry with a content, by id
 	current map[entryDigest]string // ids of current entries
 	graves  map[string]bool        // ids of forgotten entries
+
+	// notes is held for a moment only, and everything else may be held meanwhile: who
+	// notes something under the state's mutex does not wait for the index.
+	notes   sync.Mutex
+	pending []func(*knowledge)
+	cuts    map[string]uint64 // of each tenant: how often content was taken out
 }
 
 func newKnowledge() *knowledge {
@@ -45,7 +50,7 @@ func newKnowledge() *knowledge {
 		panic(err)
 	}
 	settled := make(chan struct{})
-	return &knowledge{settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}}
+	return &knowledge{settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}, cuts: map[string]uint64{}}
 }
 
 // errNotReady says that the index is not whole yet.
@@ -83,23 +88,61 @@ func (d *Daemon) awaitMemory(ctx context.Context) error {
 
 // catchUp does what was noted. The caller holds mu.
 func (k *knowledge) catchUp() {
-	for _, do := range k.pending {
+	k.notes.Lock()
+	pending := k.pending
+	k.pending = nil
+	k.notes.Unlock()
+	if k.dropped.Load() {
+		return
+	}
+	for _, do := range pending {
 		do(k)
 	}
-	k.pending = nil
 }
 
 // note has something done before the index is used again. It does not wait for
 // anything slow, and may be called under the state's mutex.
 func (k *knowledge) note(do func(*knowledge)) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.notes.Lock()
+	defer k.notes.Unlock()
 	k.pending = append(k.pending, do)
 }
 
-// add takes in an entry. The caller holds mu.
+// cut says that content of a tenant is being taken out: what was read before and was
+// not handed out yet is not handed out any more. It may be called under any mutex.
+func (k *knowledge) cut(tenant string) {
+	k.notes.Lock()
+	defer k.notes.Unlock()
+	k.cuts[tenant]++
+}
+
+// cutsOf is how often content was taken out of tenants. It may be called under any
+// mutex.
+func (k *knowledge) cutsOf(tenants []string) (n uint64) {
+	k.notes.Lock()
+	defer k.notes.Unlock()
+	for _, tenant := range tenants {
+		n += k.cuts[tenant]
+	}
+	return n
+}
+
+// entries is how many there are, forgotten ones too.
+func (k *knowledge) entries() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.catchUp()
+	return len(k.digests) + len(k.graves)
+}
+
+// add takes in an entry. One that is there was read from the vault before the log was
+// told that it is in there. The caller holds mu.
 func (k *knowledge) add(e knowledgeEntry) {
-	if err := k.index.Add(e.indexed()); err != nil {
+	err := k.index.Add(e.indexed())
+	if said, there := k.digests[e.ID]; errors.Is(err, memory.ErrExists) && (k.graves[e.ID] || there && said == e.digest()) {
+		return
+	}
+	if err != nil {
 		k.fault = fmt.Errorf("%w: entry %s: %v", vault.ErrIntegrity, e.ID, err)
 		return
 	}
@@ -140,6 +183,15 @@ func (k *knowledge) says(id string, digest entryDigest) bool {
 	return ok && said == digest
 }
 
+// grave reports whether there is a forgotten entry with that id in a tenant.
+func (k *knowledge) grave(tenant, id string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.catchUp()
+	of, _ := k.index.TenantOf(id)
+	return k.graves[id] && of == tenant
+}
+
 // list is the ids of what has a content in tenants, the oldest first and nothing
 // before what it took the place of; without history those that are current.
 func (k *knowledge) list(tenants []string, history bool) []string {
@@ -148,37 +200,45 @@ func (k *knowledge) list(tenants []string, history bool) []string {
 		created int64
 	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.catchUp()
+	known := slices.Collect(maps.Keys(k.digests))
+	k.mu.Unlock()
 	var all []one
-	chains := map[string][]memory.Version{} // of those that took the place of something
-	for id := range k.digests {
+	content := map[string]bool{}
+	created := map[string]int64{} // of all of those whose chain was looked at
+	older := map[string]string{}  // what each took the place of
+	for _, id := range known {
 		tenant, _ := k.index.TenantOf(id)
-		current, _ := k.index.Current(id)
-		if !inScope(tenants, tenant) || !history && current != id {
+		if current, _ := k.index.Current(id); !inScope(tenants, tenant) || !history && current != id {
 			continue
 		}
-		chain := k.index.History(id)
-		at := slices.IndexFunc(chain, func(v memory.Version) bool { return v.ID == id })
-		if older := chain[at+1:]; len(older) > 0 && history {
-			chains[id] = older
+		if _, looked := created[id]; !looked {
+			chain := k.index.History(id)
+			for i, version := range chain {
+				created[version.ID] = version.Created
+				if i+1 < len(chain) {
+					older[version.ID] = chain[i+1].ID
+				}
+			}
 		}
-		all = append(all, one{id, chain[at].Created})
+		content[id] = true
+		all = append(all, one{id, created[id]})
 	}
 	slices.SortFunc(all, func(a, b one) int { return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.id, b.id)) })
-	listed := make(map[string]bool, len(all))
 	ids := make([]string, 0, len(all))
-	put := func(id string) {
-		if _, content := k.digests[id]; content && !listed[id] {
-			listed[id] = true
-			ids = append(ids, id)
-		}
-	}
+	passed := make(map[string]bool, len(all))
+	var chain []string
 	for _, one := range all {
-		for _, older := range slices.Backward(chains[one.id]) { // clocks may have stood elsewhere
-			put(older.ID)
+		for id := one.id; id != "" && !passed[id]; id = older[id] { // clocks may have stood elsewhere
+			passed[id] = true
+			chain = append(chain, id)
 		}
-		put(one.id)
+		for _, id := range slices.Backward(chain) {
+			if content[id] {
+				ids = append(ids, id)
+			}
+		}
+		chain = chain[:0]
 	}
 	return ids
 }
@@ -216,13 +276,13 @@ func (k *knowledge) removeTenant(tenant string) {
 	k.index.RemoveTenant(tenant)
 }
 
-// stats counts a tenant's entries; zero until they are known.
-func (k *knowledge) stats(tenant string) memory.TenantStats {
+// stats counts the entries of tenants, in their order; zeros until they are known.
+func (k *knowledge) stats(tenants []string) []memory.TenantStats {
 	ix, err := k.use()
 	if err != nil {
-		return memory.TenantStats{}
+		return make([]memory.TenantStats, len(tenants))
 	}
-	return ix.Stats([]string{tenant})[0]
+	return ix.Stats(tenants)
 }
 
 // ids are all entries of a tenant, forgotten ones too.
@@ -247,8 +307,9 @@ func (k *knowledge) drop() {
 	k.settle()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.catchUp() // into nothing
 	k.index.Drop()
-	k.pending, k.digests, k.current, k.graves = nil, nil, nil, nil
+	k.digests, k.current, k.graves = nil, nil, nil
 }
 
 // failed is why the memory cannot be used; nil while it can, or is being read.

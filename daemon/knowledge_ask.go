@@ -18,8 +18,14 @@ import (
 // causeScopeChanged: what the caller may read became less while it was read.
 const causeScopeChanged = "SCOPE_CHANGED"
 
-// maxTenantsNamed is how many tenants one request may name.
-const maxTenantsNamed = 256
+// maxTenantsNamed is how many tenants one request may name: no more than an entry has
+// room for.
+const maxTenantsNamed = 64
+
+// causeAllTenants: the request was about every tenant that was granted, of which there
+// were more than an entry names. Which those are is in the log: it has every grant and
+// every tenant.
+const causeAllTenants = "ALL_TENANTS"
 
 // recollection is one request about the memory on the release path: parsed, then
 // judged for its whole scope, and only then carried out, with the scope that was
@@ -33,7 +39,14 @@ type recollection struct {
 	single bool     // it is about one entry, whose tenant the caller did not name
 	entry  audit.Entry
 
+	// unready is why the entry that it is about could not be looked for.
+	unready error
+
 	granted []string // what it was carried out for
+	from    *knowledge
+	cuts    uint64   // of granted, when it was carried out
+	cause   string   // of what was allowed; empty: there is nothing to say
+	stored  string   // the entry that was there already; empty: it is not about that
 	outside []string // of named: what is not the caller's
 	carried bool
 	count   uint64
@@ -69,10 +82,15 @@ func answerFrom[T proto.Message](ctx context.Context, c *recollection, handle fu
 		over:   func() bool { return d.over(c.r) },
 		also:   c,
 		open: func(out *opened) error {
-			ix, err := d.state().knowledge.use()
+			if c.unready != nil {
+				return c.unready
+			}
+			c.from = d.state().knowledge
+			ix, err := c.from.use()
 			if err != nil {
 				return err
 			}
+			c.cuts = c.from.cutsOf(c.granted)
 			c.carried = true
 			made, c.count, err = handle(ix, c.granted)
 			if err != nil {
@@ -141,16 +159,29 @@ func (c *recollection) allowed() []string {
 // The rest of what is judged beside the grants: nothing is.
 func (c *recollection) judge(*verdict)       {}
 func (c *recollection) at(uint64, time.Time) {}
-func (c *recollection) take(*verdict)        {}
 func (c *recollection) giveBack()            {}
 func (c *recollection) strict() bool         { return true }
+
+// take refuses what was read before something was taken out of one of the tenants:
+// nothing that was forgotten is handed out after that was said.
+func (c *recollection) take(v *verdict) {
+	if c.carried && (c.d.state().knowledge != c.from || c.from.cutsOf(c.granted) != c.cuts) {
+		v.failed, v.reason, v.cause = true, wire.ResourceChanged, causeReplaced
+	}
+}
 
 // tell says in the entry which tenants it is about: those that were searched, or
 // named in vain.
 func (c *recollection) tell(e *audit.Entry, v verdict) {
 	e.Tool, e.KeyID = c.tool, c.r.key
 	if v.outcome == grants.Allowed && !v.failed {
-		e.Tenants, e.Count, e.Bytes, e.Disclosed = c.granted, c.count, &c.bytes, disclosedYes
+		e.Tenants, e.Count, e.Bytes, e.Disclosed, e.Cause = c.granted, c.count, &c.bytes, disclosedYes, c.cause
+		if c.stored != "" {
+			e.ResourceID = c.stored
+		}
+		if len(e.Tenants) > maxTenantsNamed { // which only who names none can be about
+			e.Tenants, e.Cause = nil, causeAllTenants
+		}
 		return
 	}
 	if !c.single || c.named[0] != nowhere {
@@ -159,7 +190,7 @@ func (c *recollection) tell(e *audit.Entry, v verdict) {
 }
 
 // rows reads entries from the vault, whatever the index says of them: what is in no
-// tenant of the scope, or forgotten, is left out. Ids that have no row are left out
+// tenant of the scope is left out. Ids that have no row are left out
 // too: they were removed meanwhile.
 func (d *Daemon) rows(scope []string, ids func(func(id string) bool), each func(knowledgeEntry) error) error {
 	return d.vault.View(func(tx *vault.Tx) error {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"subjectbroker/audit"
@@ -22,6 +23,7 @@ const (
 	excerptBytes  = 480
 	maxReplaced   = 8         // of those that a hit names
 	maxHistory    = 256 << 10 // bytes of texts in a history
+	maxVersions   = 200       // of a history
 )
 
 // SearchKnowledge finds entries.
@@ -45,50 +47,55 @@ func (b broker) SearchKnowledge(ctx context.Context, req *brokerv1.SearchKnowled
 	})
 }
 
-// hits reads what was found.
+// hits reads what was found. Older versions are named only as far as their rows are
+// of the scope, too.
 func (d *Daemon) hits(ix *memory.Index, scope []string, query memory.Query, found []memory.Hit, out *brokerv1.SearchKnowledgeResponse) error {
 	byID := make(map[string]*memory.Hit, len(found))
-	replaced := map[string]*brokerv1.KnowledgeReplaced{}
+	older := map[string]knowledgeEntry{} // what is named beside the hits
 	var order []string
 	for i := range found {
 		hit := &found[i]
 		byID[hit.ID] = hit
 		order = append(order, hit.ID)
+		if hit.Matched != "" {
+			older[hit.Matched] = knowledgeEntry{}
+		}
+		hit.Replaced = hit.Replaced[:min(len(hit.Replaced), maxReplaced)]
+		for _, version := range hit.Replaced {
+			older[version.ID] = knowledgeEntry{}
+		}
 	}
-	err := d.rows(scope, slices.Values(order), func(e knowledgeEntry) error {
+	if len(older) > 0 {
+		ids := slices.Collect(maps.Keys(older))
+		clear(older)
+		err := d.rows(scope, slices.Values(ids), func(e knowledgeEntry) error {
+			e.Text = ""
+			older[e.ID] = e
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return d.rows(scope, slices.Values(order), func(e knowledgeEntry) error {
 		if e.Forgotten != 0 {
 			return nil
 		}
 		hit := byID[e.ID]
 		message := d.entryMessage(ix, e)
 		message.Text, message.Cut = cutText(memory.Excerpt(e.Text, query, excerptBytes), e.Text)
-		one := &brokerv1.KnowledgeHit{Entry: message, Score: hit.Score, Matched: hit.Matched}
-		for _, version := range hit.Replaced[:min(len(hit.Replaced), maxReplaced)] {
-			was := &brokerv1.KnowledgeReplaced{EntryId: version.ID, Replaced: version.Superseded}
-			one.Replaced = append(one.Replaced, was)
-			replaced[version.ID] = was
+		one := &brokerv1.KnowledgeHit{Entry: message, Score: hit.Score, Matched: older[hit.Matched].ID}
+		if older[hit.Matched].Tenant != e.Tenant && hit.Matched != "" { // not a version of this
+			return nil
+		}
+		for _, version := range hit.Replaced {
+			if was, ok := older[version.ID]; ok && was.Tenant == e.Tenant {
+				one.Replaced = append(one.Replaced, &brokerv1.KnowledgeReplaced{EntryId: was.ID, Title: was.Title, Replaced: version.Superseded})
+			}
 		}
 		out.Hits = append(out.Hits, one)
 		return nil
 	})
-	if err != nil || len(replaced) == 0 {
-		return err
-	}
-	return d.rows(scope, keysOf(replaced), func(e knowledgeEntry) error {
-		replaced[e.ID].Title = e.Title
-		return nil
-	})
-}
-
-// keysOf goes through the keys of a map.
-func keysOf[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for key := range m {
-			if !yield(key) {
-				return
-			}
-		}
-	}
 }
 
 // cutText is an excerpt and whether it is less than the text.
@@ -107,16 +114,19 @@ func kindsNamed(kinds []string) bool {
 
 // entryMessage is an entry as callers see it, with its whole text.
 func (d *Daemon) entryMessage(ix *memory.Index, e knowledgeEntry) *brokerv1.KnowledgeEntry {
-	message := &brokerv1.KnowledgeEntry{
+	message := e.message()
+	if version, known := ix.Version(e.ID); known && version.Tenant == e.Tenant {
+		message.SupersededBy, message.Superseded = version.SupersededBy, version.Superseded
+	}
+	return message
+}
+
+// message is an entry without what became of it.
+func (e *knowledgeEntry) message() *brokerv1.KnowledgeEntry {
+	return &brokerv1.KnowledgeEntry{
 		EntryId: e.ID, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title, Text: e.Text, Tags: e.Tags, Subject: e.Subject, Created: e.Created,
 		RunId: e.Run, KeyId: e.Key, Supersedes: e.Supersedes, Forgotten: e.Forgotten != 0,
 	}
-	for _, version := range ix.History(e.ID) {
-		if version.ID == e.ID {
-			message.SupersededBy, message.Superseded = version.SupersededBy, version.Superseded
-		}
-	}
-	return message
 }
 
 // BrowseRecent lists the newest entries.
@@ -210,7 +220,8 @@ func (b broker) ReadEntry(ctx context.Context, req *brokerv1.ReadEntryRequest) (
 	})
 }
 
-// EntryHistory returns the chain of an entry.
+// EntryHistory returns the chain of an entry: the newest versions, or, of one that is
+// not among these, those from there on.
 func (b broker) EntryHistory(ctx context.Context, req *brokerv1.EntryHistoryRequest) (*brokerv1.EntryHistoryResponse, error) {
 	d, id := b.d, req.GetEntryId()
 	r, err := d.identify(ctx, req.GetRunId())
@@ -223,17 +234,16 @@ func (b broker) EntryHistory(ctx context.Context, req *brokerv1.EntryHistoryRequ
 	}
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.EntryHistoryResponse, uint64, error) {
 		out := &brokerv1.EntryHistoryResponse{}
-		chain := ix.History(id)
-		ids := func(yield func(string) bool) {
-			for _, version := range chain {
-				if !yield(version.ID) {
-					return
-				}
-			}
+		versions := map[string]memory.Version{}
+		var ids []string
+		for _, version := range windowOf(ix.History(id), id) {
+			versions[version.ID] = version
+			ids = append(ids, version.ID)
 		}
 		left := maxHistory
-		err := d.rows(scope, ids, func(e knowledgeEntry) error {
-			message := d.entryMessage(ix, e)
+		err := d.rows(scope, slices.Values(ids), func(e knowledgeEntry) error {
+			message := e.message()
+			message.SupersededBy, message.Superseded = versions[e.ID].SupersededBy, versions[e.ID].Superseded
 			if len(message.Text) > left {
 				message.Text, message.Cut = memory.Excerpt(message.Text, memory.Query{}, min(left, excerptBytes)), true
 			}
@@ -243,6 +253,19 @@ func (b broker) EntryHistory(ctx context.Context, req *brokerv1.EntryHistoryRequ
 		})
 		return out, uint64(len(out.Entries)), err
 	})
+}
+
+// windowOf is as much of a chain as one answer holds: so that the last of one answer is
+// what the next one is asked for with.
+func windowOf(chain []memory.Version, id string) []memory.Version {
+	if len(chain) <= maxVersions {
+		return chain
+	}
+	at := slices.IndexFunc(chain, func(v memory.Version) bool { return v.ID == id })
+	if at < maxVersions-1 {
+		at = 0
+	}
+	return chain[at:min(at+maxVersions, len(chain))]
 }
 
 // nowhere is a tenant that cannot be: what is asked for in it is refused as what
@@ -259,10 +282,13 @@ func (d *Daemon) recallEntry(ctx context.Context, r *run, kind audit.Kind, tool,
 	}
 	c.entry.ResourceID = id
 	c.single = true
-	if ix, err := d.state().knowledge.use(); err == nil {
-		if tenant, known := ix.TenantOf(id); known {
-			c.named = []string{tenant}
-		}
+	ix, err := d.state().knowledge.use()
+	if err != nil { // said to who may read anything at all
+		c.named, c.single, c.unready = nil, false, err
+		return c, nil
+	}
+	if tenant, known := ix.TenantOf(id); known {
+		c.named = []string{tenant}
 	}
 	return c, nil
 }
@@ -282,39 +308,64 @@ func (b broker) CaptureKnowledge(ctx context.Context, req *brokerv1.CaptureKnowl
 	if !tenantsNamed(c.named) || e.check() != nil {
 		return nil, c.malformed(ctx)
 	}
-	var existed bool
-	err = d.capture(ctx, c, &e, &existed)
-	switch {
+	switch err := d.capture(ctx, c, &e); {
 	case errors.Is(err, errNotGranted): // the path of all refusals records it
 		_, err = answerFrom(ctx, c, func(*memory.Index, []string) (*brokerv1.CaptureKnowledgeResponse, uint64, error) {
 			return &brokerv1.CaptureKnowledgeResponse{}, 0, wire.Deny(wire.AccessDenied)
 		})
 		return nil, err
+	case errors.Is(err, errExisted):
+		return d.captured(ctx, c, e.digest())
+	case errors.Is(err, errNotCurrent):
+		return nil, c.malformed(ctx)
 	case err != nil:
 		return nil, err
 	}
-	ix, err := d.state().knowledge.use()
-	if err != nil {
-		return nil, err
-	}
-	message := d.entryMessage(ix, e)
+	_, _ = d.state().knowledge.use() // into the index before the answer
+	message := e.message()
 	message.Text = ""
-	return &brokerv1.CaptureKnowledgeResponse{Entry: message, Existed: existed}, nil
+	return &brokerv1.CaptureKnowledgeResponse{Entry: message}, nil
 }
 
-// errNotGranted stops a capture that has to be refused.
-var errNotGranted = errors.New("not granted")
+// captured is the answer to who captures what is there already. Who may not read the
+// tenant learns of it what it sent, and no more.
+func (d *Daemon) captured(ctx context.Context, c *recollection, digest entryDigest) (*brokerv1.CaptureKnowledgeResponse, error) {
+	c.cause = causeExisted
+	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.CaptureKnowledgeResponse, uint64, error) {
+		out := &brokerv1.CaptureKnowledgeResponse{Existed: true}
+		id := c.from.same(digest)
+		c.stored = id
+		readable, _ := d.state().scope(c.r.asker(), grants.MemoryRead, nil, d.clock.read())
+		err := d.rows(scope, slices.Values([]string{id}), func(e knowledgeEntry) error {
+			if !inScope(readable, e.Tenant) {
+				e = knowledgeEntry{ID: e.ID, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title, Tags: e.Tags}
+			}
+			out.Entry = d.entryMessage(ix, e)
+			out.Entry.Text = ""
+			return nil
+		})
+		if id == "" || err == nil && (out.Entry == nil || out.Entry.GetForgotten()) { // it changed just now
+			err = wire.Deny(wire.ResourceChanged)
+		}
+		return out, 1, err
+	})
+}
+
+// What stops a capture: it has to be refused, or there is nothing to add.
+var (
+	errNotGranted = errors.New("not granted")
+	errExisted    = errors.New("it is there already")
+)
 
 // capture stores an entry, judged again where no other change can come in between.
-// When the same is there already, e becomes that and one entry of the log says so.
-func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry, existed *bool) error {
+func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry) error {
 	if c.decide(grants.Capability{}).Outcome != grants.Allowed || !c.r.ceiling.Lists(c.tool) {
 		return errNotGranted
 	}
 	record := c.entry
 	record.Action, record.Tool, record.KeyID, record.Tenants = c.action.String(), c.tool, c.r.key, []string{e.Tenant}
 	record.Decision, record.ReasonCode = decisionAllow, string(wire.Allowed)
-	err := d.mutate(ctx, func(st *state) (change, error) {
+	return d.mutate(ctx, func(st *state) (change, error) {
 		if d.over(c.r) || c.decide(grants.Capability{}).Outcome != grants.Allowed {
 			return change{}, errNotGranted
 		}
@@ -322,20 +373,19 @@ func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry
 		if err != nil {
 			return change{}, err
 		}
-		if ix.Size().Entries >= maxEntries {
+		if st.knowledge.entries() >= maxEntries {
 			return change{}, wire.Deny(wire.RateLimited)
 		}
 		e.Created = d.clock.now().UnixMilli()
-		if id := st.knowledge.same(e.digest()); id != "" && e.Supersedes == "" {
-			e.ID, *existed = id, true
-			return change{}, nil
+		if e.Supersedes == "" && st.knowledge.same(e.digest()) != "" {
+			return change{}, errExisted
 		}
 		if e.Supersedes != "" {
-			current, known := ix.Current(e.Supersedes)
-			tenant, _ := ix.TenantOf(e.Supersedes)
-			if !known || current != e.Supersedes || tenant != e.Tenant {
+			older, known := ix.Version(e.Supersedes)
+			if !known || older.SupersededBy != "" || older.Tenant != e.Tenant {
 				return change{}, errNotCurrent
 			}
+			e.Created = max(e.Created, older.Created) // whatever the clock did
 		}
 		row, err := encodeEntry(*e)
 		if err != nil {
@@ -350,20 +400,6 @@ func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry
 			permit:  func(st *state) { st.knowledge.note(func(k *knowledge) { k.add(*e) }) },
 		}, nil
 	})
-	switch {
-	case errors.Is(err, errNotCurrent):
-		return c.malformed(ctx)
-	case err != nil || !*existed:
-		return err
-	}
-	stored := *e
-	err = d.rows([]string{e.Tenant}, slices.Values([]string{e.ID}), func(was knowledgeEntry) error { stored = was; return nil })
-	if err != nil {
-		return err
-	}
-	*e = stored
-	record.ResourceID, record.Cause = e.ID, causeExisted
-	return d.record(ctx, record)
 }
 
 // causeExisted: the same entry was there already.

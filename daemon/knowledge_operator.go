@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -72,6 +73,7 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 		all = slices.Compact(all)
 		now := d.clock.now().UnixMilli()
 		rows := map[string][]byte{}
+		tenants := map[string]bool{}
 		c := change{}
 		err = d.vault.View(func(tx *vault.Tx) error {
 			for _, id := range all {
@@ -92,6 +94,7 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 				if captured := time.UnixMilli(e.Created); captured.Before(oldest) {
 					oldest = captured
 				}
+				tenants[e.Tenant] = true
 				record := o.entry(ctx, kindMemoryForget)
 				record.ResourceID, record.Tenants = id, []string{e.Tenant}
 				c.effects = append(c.effects, record)
@@ -109,6 +112,11 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 				}
 			}
 			return tx.Put(bucketDaemon, rowPurge, []byte{1})
+		}
+		c.restrict = func(st *state) {
+			for tenant := range tenants {
+				st.knowledge.cut(tenant)
+			}
 		}
 		forgotten := slices.Clone(response.EntryIds)
 		c.permit = func(st *state) {
@@ -178,15 +186,39 @@ type importing struct {
 	o      operator
 	tenant string
 	dry    bool
-	ids    map[string]string // those of the file, and what they became
+	ids    map[string]string // those of the file that became others
 	lines  uint64
 	added  uint64
 	kept   uint64
-	seen   map[entryDigest]string // of a dry run
-
-	fresh    map[string]string // tenants of entries that are to be added, by id; of a dry run over all pieces
-	replaced map[string]bool   // what they take the place of
+	would  imported // by all pieces of a dry run
 }
+
+// imported is what an import adds: of each entry the tenant, and what it says, as long
+// as none of these takes its place.
+type imported struct {
+	tenants map[string]string
+	says    map[string]entryDigest
+	current map[entryDigest]string
+	old     map[string]bool // of others: what these take the place of
+}
+
+func newImported() imported {
+	return imported{tenants: map[string]string{}, says: map[string]entryDigest{}, current: map[entryDigest]string{}, old: map[string]bool{}}
+}
+
+func (i *imported) add(e knowledgeEntry, digest entryDigest) {
+	i.tenants[e.ID], i.says[e.ID], i.current[digest] = e.Tenant, digest, e.ID
+	if e.Supersedes == "" {
+		return
+	}
+	i.old[e.Supersedes] = true
+	if was, ok := i.says[e.Supersedes]; ok && i.current[was] == e.Supersedes {
+		delete(i.current, was)
+	}
+}
+
+// maxImportIDs is how many ids of one import may become others.
+const maxImportIDs = maxEntries
 
 // ImportKnowledge adds entries, a message of lines in one change. What is there
 // already, as a current entry that says the same, is not added again: an import that
@@ -195,7 +227,7 @@ func (o operator) ImportKnowledge(stream grpc.BidiStreamingServer[operatorv1.Imp
 	if err := o.d.meets(stream.Context(), fixed(whenRaised), nil); err != nil { // agents read it
 		return err
 	}
-	im := importing{o: o, ids: map[string]string{}, seen: map[entryDigest]string{}}
+	im := importing{o: o, ids: map[string]string{}, would: newImported()}
 	for first := true; ; first = false {
 		req, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -278,6 +310,31 @@ func (im *importing) check(one *knowledgeLine) error {
 	return nil
 }
 
+// become is the id of an entry whose own is another entry's here: the same each time, so
+// that an import that is begun anew finds it.
+func (im *importing) become(one knowledgeLine, digest entryDigest) string {
+	if one.ID == "" {
+		return ""
+	}
+	sum := sha256.Sum256(append([]byte(one.ID), digest[:]...))
+	for i, b := range sum[:16] {
+		sum[i] = entryIDLetters[b%32]
+	}
+	return string(sum[:16])
+}
+
+// rename remembers what an id of the file became.
+func (im *importing) rename(id, became string) error {
+	if id == "" || id == became {
+		delete(im.ids, id)
+		return nil
+	}
+	if im.ids[id] = became; len(im.ids) > maxImportIDs {
+		return refuse("line %d: more than %d ids of one import are those of other entries here", im.lines, maxImportIDs)
+	}
+	return nil
+}
+
 // plan is the change that adds what is not there.
 func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine) (change, error) {
 	d := im.o.d
@@ -291,10 +348,10 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 	now := d.clock.now().UnixMilli()
 	var added []knowledgeEntry
 	counts := map[string]uint64{}
-	if !im.dry || im.fresh == nil { // else nothing of the pieces before is in the index
-		im.fresh, im.replaced = map[string]string{}, map[string]bool{}
+	these := im.would
+	if !im.dry {
+		these = newImported()
 	}
-	fresh, replaced := im.fresh, im.replaced
 	for _, one := range lines {
 		at := one.at
 		if _, ok := st.tenants[one.Tenant]; !ok {
@@ -309,49 +366,56 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 		}
 		digest := e.digest()
 		same := ""
-		if one.ID != "" && st.knowledge.says(one.ID, digest) { // it is there, current or not
-			same = one.ID
-		} else if id := st.knowledge.same(digest); id != "" && !replaced[id] {
-			same = id
-		} else if id := im.seen[digest]; id != "" && !replaced[id] {
-			if current, _ := ix.Current(id); current == id || fresh[id] != "" { // what was said before may come back
-				same = id
+		for _, id := range []string{one.ID, im.become(one, digest)} {
+			if same == "" && one.ID != "" && (st.knowledge.says(id, digest) || these.says[id] == digest && these.tenants[id] != "" || st.knowledge.grave(e.Tenant, id)) {
+				same = id // it is there, current or not, or was forgotten
 			}
+		}
+		if same == "" {
+			if same = st.knowledge.same(digest); these.old[same] { // not for long
+				same = ""
+			}
+		}
+		if same == "" {
+			same = these.current[digest]
 		}
 		if same != "" {
 			im.kept++
-			if one.ID != "" {
-				im.ids[one.ID] = same
+			if err := im.rename(one.ID, same); err != nil {
+				return change{}, err
 			}
 			continue
 		}
-		if _, taken := ix.TenantOf(e.ID); taken || e.ID == "" || fresh[e.ID] != "" {
+		if e.ID == "" {
 			e.ID = newEntryID()
+		} else if _, taken := ix.TenantOf(e.ID); taken || these.tenants[e.ID] != "" {
+			e.ID = im.become(one, digest)
+			if _, taken := ix.TenantOf(e.ID); taken || these.tenants[e.ID] != "" {
+				e.ID = newEntryID()
+			}
 		}
-		if one.ID != "" {
-			im.ids[one.ID] = e.ID
+		if err := im.rename(one.ID, e.ID); err != nil {
+			return change{}, err
 		}
 		if one.Supersedes != "" {
 			e.Supersedes = one.Supersedes
 			if became := im.ids[one.Supersedes]; became != "" {
 				e.Supersedes = became
 			}
-			current, known := ix.Current(e.Supersedes)
-			tenant, _ := ix.TenantOf(e.Supersedes)
-			if earlier := fresh[e.Supersedes]; earlier != "" {
-				current, tenant, known = e.Supersedes, earlier, true
+			older, known := ix.Version(e.Supersedes)
+			tenant, current := older.Tenant, known && older.SupersededBy == ""
+			if of := these.tenants[e.Supersedes]; of != "" {
+				tenant, current = of, true
 			}
-			if !known || current != e.Supersedes || tenant != e.Tenant || replaced[e.Supersedes] {
+			if !current || tenant != e.Tenant || these.old[e.Supersedes] {
 				return change{}, refuse("line %d: %s, which it supersedes, is no current entry of %s", at, one.Supersedes, e.Tenant)
 			}
-			replaced[e.Supersedes] = true
 		}
-		im.seen[digest] = e.ID
-		fresh[e.ID] = e.Tenant
+		these.add(e, digest)
 		counts[e.Tenant]++
 		added = append(added, e)
 	}
-	if ix.Size().Entries+len(added) > maxEntries {
+	if st.knowledge.entries()+max(len(added), len(im.would.tenants)) > maxEntries {
 		return change{}, refuse("there can be at most %d entries", maxEntries)
 	}
 	im.added += uint64(len(added))
@@ -401,6 +465,9 @@ func (o operator) ExportKnowledge(req *operatorv1.ExportKnowledgeRequest, stream
 	if _, err := st.knowledge.use(); err != nil {
 		return err
 	}
+	if len(req.GetTenants()) > maxTenantsNamed {
+		return refuse("at most %d tenants are named", maxTenantsNamed)
+	}
 	tenants := slices.Compact(slices.Sorted(slices.Values(req.GetTenants())))
 	st.mu.RLock()
 	for _, name := range tenants {
@@ -416,6 +483,9 @@ func (o operator) ExportKnowledge(req *operatorv1.ExportKnowledgeRequest, stream
 	list := st.knowledge.list(tenants, req.GetHistory())
 	e := o.entry(ctx, kindMemoryExport)
 	e.Tenants, e.Count, e.Disclosed = tenants, uint64(len(list)), disclosedYes
+	if len(tenants) > maxTenantsNamed {
+		e.Tenants, e.Cause = nil, causeAllTenants
+	}
 	if err := d.record(ctx, *e); err != nil {
 		return err
 	}

@@ -112,6 +112,9 @@ func (d *Daemon) limit(g *grants.Grant, st *state, req *operatorv1.CreateGrantsR
 		if g.RequireApproval {
 			return "", refuse("%s: nobody is asked about single entries of a memory", g.Pattern)
 		}
+		if req.GetUses() > 0 {
+			return "", refuse("%s: uses of a memory are not counted", g.Pattern)
+		}
 		if !g.Pattern.Prefix {
 			if _, err := st.knownTenant(g.Pattern.Object); err != nil {
 				return "", err

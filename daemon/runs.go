@@ -70,7 +70,7 @@ func (r *run) count(resource string, released bool, owner *uint32) {
 		return
 	}
 	r.reads++
-	if len(r.resources) < keptRunResources {
+	if resource != "" && len(r.resources) < keptRunResources {
 		r.resources[resource] = owner
 	}
 }

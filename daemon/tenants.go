@@ -98,7 +98,8 @@ func (o operator) tenantRemoval(ctx context.Context, st *state, name string, gon
 // touch, and nothing when there is anything outside. It takes mu.
 //
 // A key reaches no more than its own tenants, as far as the subject's grants do. A
-// grant that needs a person's approval grants nothing here: nobody is asked.
+// grant that needs a person's approval grants nothing here: nobody is asked. Neither
+// does one whose uses are counted: here nobody counts.
 func (s *state) scope(who asker, action grants.Action, named []string, at reading) (granted, outside []string) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -107,8 +108,8 @@ func (s *state) scope(who asker, action grants.Action, named []string, at readin
 	allowed := func(name string) bool {
 		q.Capability.Object = name
 		q.Object = s.object(q.Capability)
-		decided := grants.Decide(s.set, &q).Outcome == grants.Allowed
-		return (who.key == "" || reach[name]) && decided
+		decided := grants.Decide(s.set, &q)
+		return (who.key == "" || reach[name]) && decided.Outcome == grants.Allowed && !decided.Limited
 	}
 	if len(named) == 0 {
 		for _, name := range slices.Sorted(maps.Keys(s.tenants)) {

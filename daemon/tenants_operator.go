@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"subjectbroker/daemon/memory"
 	"subjectbroker/grants"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/vault"
@@ -38,7 +39,7 @@ func (o operator) AddTenant(ctx context.Context, req *operatorv1.AddTenantReques
 	st, at := d.state(), d.clock.read()
 	st.mu.RLock()
 	defer st.mu.RUnlock()
-	return &operatorv1.AddTenantResponse{Tenant: st.tenantMessage(t, at)}, nil
+	return &operatorv1.AddTenantResponse{Tenant: st.tenantMessage(t, memory.TenantStats{}, at)}, nil
 }
 
 // ListTenants lists tenants.
@@ -48,12 +49,18 @@ func (o operator) ListTenants(context.Context, *operatorv1.ListTenantsRequest) (
 		return nil, err
 	}
 	st, at := d.state(), d.clock.read()
-	st.mu.RLock()
-	defer st.mu.RUnlock()
 	response := &operatorv1.ListTenantsResponse{}
 	response.Indexed, response.ToIndex = st.knowledge.progress()
-	for _, name := range slices.Sorted(maps.Keys(st.tenants)) {
-		response.Tenants = append(response.Tenants, st.tenantMessage(st.tenants[name], at))
+	st.mu.RLock()
+	names := slices.Sorted(maps.Keys(st.tenants))
+	st.mu.RUnlock()
+	stats := st.knowledge.stats(names) // which takes its time, and nobody waits for it
+	st.mu.RLock()
+	defer st.mu.RUnlock()
+	for i, name := range names {
+		if t, ok := st.tenants[name]; ok {
+			response.Tenants = append(response.Tenants, st.tenantMessage(t, stats[i], at))
+		}
 	}
 	return response, nil
 }
@@ -102,7 +109,11 @@ func (o operator) RemoveTenant(ctx context.Context, req *operatorv1.RemoveTenant
 // withoutEntries has the entries of a tenant removed with it, and the vault's file
 // written anew without them as soon as that can be done.
 func (o operator) withoutEntries(c change, tenant string, ids []string) change {
-	write, permit, after := c.write, c.permit, c.after
+	write, restrict, permit, after := c.write, c.restrict, c.permit, c.after
+	c.restrict = func(st *state) {
+		restrict(st)
+		st.knowledge.cut(tenant)
+	}
 	c.write = func(tx *vault.Tx) error {
 		for _, id := range ids {
 			if err := tx.Delete(bucketKnowledge, id); err != nil {
@@ -125,8 +136,7 @@ func (o operator) withoutEntries(c change, tenant string, ids []string) change {
 }
 
 // tenantMessage is a tenant as the operator sees it. The caller holds mu.
-func (s *state) tenantMessage(t grants.Tenant, at reading) *operatorv1.Tenant {
-	stats := s.knowledge.stats(t.Name)
+func (s *state) tenantMessage(t grants.Tenant, stats memory.TenantStats, at reading) *operatorv1.Tenant {
 	var current uint64
 	for _, n := range stats.Kinds {
 		current += uint64(n)

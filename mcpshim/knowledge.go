@@ -14,7 +14,7 @@ import (
 // Schemas of the tools of the governed memory. What is not in them is refused: an
 // argument that was misspelt must not turn into a wider question.
 const (
-	tenantsProperty = `"tenants":{"type":"array","items":{"type":"string"},"maxItems":256,"description":"Tenants to look in. Left out: all that this subject may read. Naming one that it may not read refuses the whole request."}`
+	tenantsProperty = `"tenants":{"type":"array","items":{"type":"string"},"maxItems":64,"description":"Tenants to look in. Left out: all that this subject may read. Naming one that it may not read refuses the whole request."}`
 	kindsProperty   = `"kinds":{"type":"array","items":{"type":"string","enum":["note","decision","lesson"]},"description":"Only entries of these kinds."}`
 	entryProperty   = `"entryId":{"type":"string","description":"Id of an entry, as the other tools give it."}`
 

@@ -38,6 +38,7 @@ const (
 	causeOtherHeader    cause = "OTHER_HEADER"
 	causeExisted        cause = "EXISTED"
 	causeScopeChanged   cause = "SCOPE_CHANGED"
+	causeAllTenants     cause = "ALL_TENANTS"
 
 	causeFileChanged    cause = "FILE_CHANGED"
 	causeFileMissing    cause = "FILE_MISSING"
@@ -211,6 +212,7 @@ func meanings() map[cause]string {
 		causeKeyMismatch:    "the agent key is good, but not the one that the run was opened with",
 		causeKeyRevoked:     "its agent key was revoked, or is good for nothing since its subject was changed",
 		causeExisted:        "the same entry was there already, and nothing was added",
+		causeAllTenants:     "it was about every tenant that was granted, of which there were more than an entry names",
 		causeScopeChanged:   "what the subject may read became less while it was read",
 		causeOtherHeader:    "a header claimed to say who asks, and was taken out",
 		causeKeyExpired:     "its agent key has expired, or was rotated",

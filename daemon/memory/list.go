@@ -45,6 +45,24 @@ func (ix *Index) History(id string) []Version {
 	return history
 }
 
+// Version returns what is known of an entry. Of one that is current, or nearly so, it
+// costs the same however long its chain is.
+func (ix *Index) Version(id string) (v Version, known bool) {
+	ix.life.RLock()
+	defer ix.life.RUnlock()
+	d := ix.entry(id)
+	if d == nil {
+		return Version{}, false
+	}
+	versions := line(d)
+	for i := len(versions) - 1; i >= 0; i-- {
+		if versions[i] == d {
+			return ix.version(versions, i), true
+		}
+	}
+	return Version{}, false
+}
+
 // version is what the i-th of a chain is to others.
 func (ix *Index) version(versions []*document, i int) Version {
 	d := versions[i]

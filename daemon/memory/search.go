@@ -168,7 +168,11 @@ func (ix *Index) hit(c candidate) Hit {
 		h.Matched = c.matched.id
 	}
 	versions := c.current.versions()
-	for i := slices.Index(versions, c.current) - 1; i >= 0 && len(h.Replaced) < MaxReplaced; i-- {
+	at := len(versions) - 1 // near the end, however long the chain is
+	for at >= 0 && versions[at] != c.current {
+		at--
+	}
+	for i := at - 1; i >= 0 && len(h.Replaced) < MaxReplaced; i-- {
 		h.Replaced = append(h.Replaced, ix.version(versions, i))
 	}
 	return h
