@@ -210,8 +210,12 @@ func TestMemoryFault(t *testing.T) {
 	if err := l.state().knowledge.failed(); !errors.Is(err, vault.ErrIntegrity) {
 		t.Errorf("%v", err)
 	}
-	if _, total := l.state().knowledge.progress(); total != 0 {
-		t.Error("it is said to be read still")
+	if _, err := l.op().ListTenants(l.desk.ctx, &operatorv1.ListTenantsRequest{}); reasonOf(err) != wire.IntegrityFailed || !strings.Contains(err.Error(), "the memory is not used") {
+		t.Errorf("the list of tenants: %v", err)
+	}
+	status, err := l.op().Status(l.desk.ctx, &operatorv1.StatusRequest{})
+	if err != nil || !strings.Contains(status.GetVaultCause(), "the memory is not used") {
+		t.Errorf("the status: %v, %v", status, err)
 	}
 }
 

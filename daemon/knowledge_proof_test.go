@@ -255,6 +255,7 @@ func TestVersionsInTime(t *testing.T) {
 	if len(whole) != 2 {
 		t.Fatalf("%q", whole)
 	}
+	clock.step(time.Second)
 	capture(t, run, "acme", "the very last", "", last)
 	if got := page(last); !slices.Equal(got, whole) {
 		t.Errorf("superseded meanwhile: %q, not %q", got, whole)

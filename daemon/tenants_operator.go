@@ -10,6 +10,7 @@ import (
 	"subjectbroker/daemon/memory"
 	"subjectbroker/grants"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
 )
 
@@ -49,6 +50,9 @@ func (o operator) ListTenants(context.Context, *operatorv1.ListTenantsRequest) (
 		return nil, err
 	}
 	st, at := d.state(), d.clock.read()
+	if err := st.knowledge.failed(); err != nil { // numbers would be zeros, and hide it
+		return nil, &wire.Error{Reason: refusal(err).Reason, Message: "the memory is not used: " + err.Error()}
+	}
 	response := &operatorv1.ListTenantsResponse{}
 	response.Indexed, response.ToIndex = st.knowledge.progress()
 	st.mu.RLock()
