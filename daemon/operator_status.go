@@ -28,9 +28,6 @@ func (o operator) Status(ctx context.Context, _ *operatorv1.StatusRequest) (*ope
 	if mode != unlocked {
 		s.VaultCause = cause
 	}
-	if err := d.state().knowledge.failed(); err != nil && s.VaultCause == "" {
-		s.VaultCause = "the memory is not used: " + err.Error()
-	}
 	s.Slots = slotMessages(d.vault.Slots())
 	_, s.RewrapLeft, _ = d.upkeep.progress()
 	s.HeadSeq, s.HeadCause = d.heads.status()
