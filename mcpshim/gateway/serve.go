@@ -48,6 +48,9 @@ func (g *Gateway) handler(known hosts) http.Handler {
 				panic(http.ErrAbortHandler)
 			}
 		}()
+		if r.ContentLength != 0 { // also a body that nobody reads is read to its end, by the library
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.limits.Slow)) // a writer that cannot is a test's
+		}
 		switch r.URL.Path {
 		case "/healthz":
 			g.health(w, r)
@@ -55,9 +58,6 @@ func (g *Gateway) handler(known hosts) http.Handler {
 			if !known.admits(r) {
 				writeError(w, http.StatusForbidden, "forbidden", "")
 				return
-			}
-			if r.ContentLength != 0 { // also a body that nobody reads is read to its end, by the library
-				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.limits.Slow)) // a writer that cannot is a test's
 			}
 			g.serveMCP(w, r)
 		default:
@@ -460,14 +460,20 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, s *session, m *st
 	if err := s.say(r.Context(), written(m.Method, number, params)); err != nil {
 		return false
 	}
+	withdraw := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.say(ctx, written(methodCancelled, nil, []byte(`{"requestId":`+string(number)+`}`))) // a session that is over needs no notice
+	}
+	if e.withdrawn.Load() {
+		withdraw() // what said so may have been quicker than the request
+	}
 	out := &answering{w: w, r: r, g: g, e: e, stateless: route == Stateless}
 	code, whole := out.run()
 	if !whole && route == Stateless {
 		// Who goes away does not want the answer: without a session there is no other
 		// way to say so.
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = s.say(ctx, written(methodCancelled, nil, []byte(`{"requestId":`+string(number)+`}`)))
+		withdraw()
 	}
 	return code == 0
 }

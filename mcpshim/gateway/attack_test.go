@@ -1,0 +1,322 @@
+package gateway
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"subjectbroker/proto/agentkey"
+)
+
+// raw sends bytes on a connection of its own and returns what comes back, with the
+// connection still open.
+func (s *served) raw(text string) (net.Conn, *bufio.Reader) {
+	s.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, text); err != nil {
+		s.t.Fatal(err)
+	}
+	return conn, bufio.NewReader(conn)
+}
+
+// status is that of the answer; 0: the connection was closed without one.
+func status(t *testing.T, from *bufio.Reader) int {
+	t.Helper()
+	response, err := http.ReadResponse(from, nil)
+	if err != nil {
+		if ne, ok := err.(net.Error); ok && ne.Timeout() { //nolint:errorlint // what net returns
+			t.Errorf("nothing comes: %v", err)
+		}
+		return 0
+	}
+	_, _ = io.Copy(io.Discard, response.Body)
+	response.Body.Close()
+	return response.StatusCode
+}
+
+// head is the beginning of a request.
+func head(method, path, key string, more ...string) string {
+	lines := []string{method + " " + path + " HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", "Accept: application/json, text/event-stream"}
+	if key != "" {
+		lines = append(lines, "Authorization: Bearer "+key)
+	}
+	return strings.Join(append(lines, more...), "\r\n") + "\r\n"
+}
+
+// Who sends a body slowly, or without end, is cut off, whoever he is; nothing is kept
+// of it.
+func TestSlowBodies(t *testing.T) {
+	s := start(t, Limits{Slow: 300 * time.Millisecond, Body: 100 << 10, Failures: 1e6})
+	id := s.open()
+	for _, one := range []struct {
+		name, request string
+		want          []int
+	}{
+		{"a known session", head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, "Content-Length: 1000") + "\r\n{", []int{408}},
+		{"an opening", head("POST", "/mcp", string(goodKey), "Content-Length: 1000") + "\r\n{", []int{408}},
+		{"an unknown key", head("POST", "/mcp", string(agentkey.New()), "Mcp-Session-Id: "+id, "Content-Length: 1000") + "\r\n{", []int{401, 0}},
+		{"no key", head("POST", "/mcp", "", "Content-Length: 1000") + "\r\n{", []int{401, 0}},
+		{"a GET", head("GET", "/mcp", "", "Content-Length: 1000") + "\r\n{", []int{401, 0}},
+		{"without end", head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, "Transfer-Encoding: chunked") + "\r\n" + strings.Repeat("1000\r\n"+strings.Repeat(" ", 0x1000)+"\r\n", 40), []int{413}},
+		{"another host", head("POST", "/mcp", "", "Content-Length: 1000", "Origin: http://evil.example") + "\r\n{", []int{403, 0}},
+	} {
+		_, from := s.raw(one.request)
+		got := status(t, from)
+		ok := false
+		for _, want := range one.want {
+			ok = ok || got == want
+		}
+		if !ok {
+			t.Errorf("%s: %d, want one of %v", one.name, got, one.want)
+		}
+	}
+	// Byte by byte it does not go on for ever either.
+	conn, from := s.raw(head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, "Content-Length: 100000") + "\r\n{")
+	go func() {
+		for {
+			if _, err := conn.Write([]byte(" ")); err != nil {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	if got := status(t, from); got != 408 && got != 0 {
+		t.Errorf("byte by byte: %d", got)
+	}
+	if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"x"}`, "Mcp-Session-Id", id); got.status != 200 {
+		t.Errorf("afterwards: %d", got.status)
+	}
+}
+
+// Large bodies of many clients at once are held within the limit.
+func TestHeldBodies(t *testing.T) {
+	s := start(t, Limits{Held: 4 << 20, Body: 2 << 20, KeyRate: 1e6, AddressRate: 1e6})
+	id := s.open()
+	large := `{"jsonrpc":"2.0","id":"%d","method":"x","params":{"a":"` + strings.Repeat("a", 1<<20) + `"}}`
+	counts := map[int]int{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			got, err := s.try("POST", "/mcp", fmt.Sprintf(large, i), "Mcp-Session-Id", id)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil { // a client that is still writing may see the end of the connection only
+				counts[got.status]++
+			}
+			if held := s.g.held.Load(); held > 24<<20 {
+				t.Errorf("%d bytes are held", held)
+			}
+		})
+	}
+	all.Wait()
+	for status := range counts {
+		if status != 200 && status != 503 {
+			t.Errorf("%v", counts)
+		}
+	}
+	if got := s.do("POST", "/mcp", fmt.Sprintf(large, 99), "Mcp-Session-Id", id); got.status != 200 {
+		t.Errorf("afterwards: %d", got.status)
+	}
+}
+
+// Headers that one reader takes for one thing and another for another.
+func TestAmbiguousHeaders(t *testing.T) {
+	s := start(t, Limits{Failures: 1e6, KeyRate: 1e6})
+	id, other := s.open(), s.open("Authorization", "Bearer "+string(otherKey))
+	const ping = `{"jsonrpc":"2.0","id":1,"method":"x"}`
+	length := fmt.Sprintf("Content-Length: %d", len(ping))
+	key := string(goodKey)
+	for _, one := range []struct {
+		name, request string
+		want          int
+	}{
+		{"as it has to be", head("POST", "/mcp", key, "Mcp-Session-Id: "+id, length), 200},
+		{"with a query", head("POST", "/mcp?x=1", key, "Mcp-Session-Id: "+id, length), 200},
+		{"two sessions", head("POST", "/mcp", key, "Mcp-Session-Id: "+id, "Mcp-Session-Id: "+other, length), 400},
+		{"a list of sessions", head("POST", "/mcp", key, "Mcp-Session-Id: "+id+", "+other, length), 404},
+		{"two revisions", head("POST", "/mcp", key, "Mcp-Session-Id: "+id, "Mcp-Protocol-Version: 2025-11-25", "Mcp-Protocol-Version: 2025-11-25", length), 400},
+		{"two keys", head("POST", "/mcp", key, "authorization: Bearer "+string(otherKey), "Mcp-Session-Id: "+id, length), 401},
+		{"a key in two lines", head("POST", "/mcp", "", "Authorization: Bearer", " "+key, "Mcp-Session-Id: "+id, length), 200},
+		{"a key under another name", head("POST", "/mcp", "", "X_Authorization: Bearer "+key, "Mcp-Session-Id: "+id, length), 401},
+		{"a name with a space", head("POST", "/mcp", "", "Authorization : Bearer "+key, "Mcp-Session-Id: "+id, length), 400},
+		{"two hosts", head("POST", "/mcp", key, "Host: 127.0.0.1", "Mcp-Session-Id: "+id, length), 400},
+		{"a host in the line", head("POST", "http://evil.example/mcp", key, "Mcp-Session-Id: "+id, length), 403},
+		{"two lengths", head("POST", "/mcp", key, "Mcp-Session-Id: "+id, length, "Content-Length: 5"), 400},
+		{"a length and chunks", head("POST", "/mcp", key, "Mcp-Session-Id: "+id, "Content-Length: 1000", "Transfer-Encoding: identity"), 501},
+		{"/mcp/", head("POST", "/mcp/", key, length), 404},
+		{"//mcp", head("POST", "//mcp", key, length), 404},
+		{"/MCP", head("POST", "/MCP", key, length), 404},
+		{"/%6dcp", head("POST", "/%6dcp", key, "Mcp-Session-Id: "+id, length), 200}, // the same path
+		{"/x/../mcp", head("POST", "/x/../mcp", key, length), 404},
+		{"HEAD", head("HEAD", "/mcp", key), 405},
+		{"PUT", head("PUT", "/mcp", key, length), 405},
+		{"OPTIONS", head("OPTIONS", "/mcp", ""), 401},
+		{"TRACE", head("TRACE", "/mcp", key), 405},
+	} {
+		body := ping
+		if !strings.Contains(one.request, length) {
+			body = ""
+		}
+		_, from := s.raw(one.request + "Connection: close\r\n\r\n" + body)
+		line, err := from.ReadString('\n')
+		if want := fmt.Sprintf(" %d ", one.want); err != nil || !strings.Contains(line, want) {
+			t.Errorf("%s: %q %v, want%s", one.name, line, err, want)
+		}
+	}
+}
+
+// Of clients that do not take what they asked for, the others notice nothing, and
+// nothing stays of them.
+func TestClientsThatDoNotRead(t *testing.T) {
+	s := start(t, Limits{Slow: 500 * time.Millisecond, Unsent: 1 << 20, KeyRate: 1e6})
+	id := s.open()
+	const large = `{"jsonrpc":"2.0","id":"n%d","method":"large","params":{"bytes":8000000}}`
+	for i := range 3 {
+		body := fmt.Sprintf(large, i)
+		s.raw(head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, fmt.Sprintf("Content-Length: %d", len(body))) + "\r\n" + body)
+	}
+	for range 3 {
+		if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"x"}`, "Mcp-Session-Id", id); got.status != 200 {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+	}
+	s.settles(id)
+}
+
+// settles waits until nobody has anything open in a session.
+func (s *served) settles(id string) {
+	s.t.Helper()
+	s.g.mu.Lock()
+	session := s.g.sessions[id]
+	s.g.mu.Unlock()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		session.mu.Lock()
+		open, waiting := session.streams, len(session.requests)
+		session.mu.Unlock()
+		if open == 0 && waiting == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%d are open, %d wait", open, waiting)
+		}
+	}
+}
+
+// Connections that are torn, half-closed or left take what was on them with them.
+func TestTornConnections(t *testing.T) {
+	s := start(t, Limits{KeyRate: 1e6})
+	id := s.open()
+	slow := `{"jsonrpc":"2.0","id":"t%d","method":"slow"}`
+	for i := range 20 {
+		body := fmt.Sprintf(slow, i)
+		conn, _ := s.raw(head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, fmt.Sprintf("Content-Length: %d", len(body))) + "\r\n" + body)
+		if i%2 == 0 {
+			_ = conn.(*net.TCPConn).SetLinger(0)
+		}
+		conn.Close()
+	}
+	conn, from := s.raw(head("GET", "/mcp", string(goodKey), "Mcp-Session-Id: "+id) + "\r\n")
+	if line, err := from.ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+		t.Fatal(line, err)
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(from); err != nil {
+		t.Errorf("half-closed: %v", err)
+	}
+	s.settles(id)
+	if got := s.do("POST", "/mcp", fmt.Sprintf(slow[:len(slow)-6]+`x"}`, 1), "Mcp-Session-Id", id); got.status != 200 {
+		t.Errorf("the id of one that was torn: %d %s", got.status, got.body)
+	}
+}
+
+// A storm of requests and withdrawals ends with nothing open.
+func TestCancelStorm(t *testing.T) {
+	s := start(t, Limits{KeyRate: 1e6, AddressRate: 1e6})
+	id := s.open()
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Go(func() {
+			for i := range 20 {
+				name := fmt.Sprintf(`"%d-%d"`, worker, i)
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					got, err := s.try("POST", "/mcp", `{"jsonrpc":"2.0","id":`+name+`,"method":"slow"}`, "Mcp-Session-Id", id)
+					if err != nil || got.status != 202 && got.status != 200 {
+						t.Errorf("%v %d %s", err, got.status, got.body)
+					}
+				}()
+				for over := false; !over; {
+					select {
+					case <-ended:
+						over = true
+					default:
+						got, err := s.try("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+name+`}}`, "Mcp-Session-Id", id)
+						if over = err != nil || got.status != 202; over {
+							t.Errorf("%v %d", err, got.status)
+						}
+					}
+				}
+				<-ended
+			}
+		})
+	}
+	all.Wait()
+	s.settles(id)
+}
+
+// Two who begin at once get two sessions, and a session is not begun twice.
+func TestTwoOpenings(t *testing.T) {
+	s := start(t, Limits{})
+	ids := make(chan string, 8)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			got, err := s.try("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`)
+			if err != nil || got.status != 200 {
+				t.Errorf("%v %d", err, got.status)
+			}
+			ids <- got.header.Get("Mcp-Session-Id")
+		})
+	}
+	all.Wait()
+	seen := map[string]bool{}
+	for range 8 {
+		id := <-ids
+		if id == "" || seen[id] {
+			t.Errorf("the session %q", id)
+		}
+		seen[id] = true
+	}
+}
+
+// A flood of keys that nobody knows does not keep a good one out that comes from the
+// same address.
+func TestFloodBesideAGoodKey(t *testing.T) {
+	s := start(t, Limits{AddressRate: 1e-6})
+	id := s.open() // the burst is one
+	for range 3 {
+		if got := s.do("POST", "/mcp", "{}", "Authorization", "Bearer "+string(agentkey.New())); got.status != 429 {
+			t.Errorf("a bad key: %d", got.status)
+		}
+		if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"x"}`, "Mcp-Session-Id", id); got.status != 200 {
+			t.Errorf("the good key: %d %s", got.status, got.body)
+		}
+	}
+}
