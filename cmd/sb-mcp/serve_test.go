@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -480,5 +481,68 @@ func TestServeCertificateChanges(t *testing.T) {
 	c.again(false, say)
 	if len(said) != 2 || !strings.Contains(said[1], "read again") || c.current.Load() == old {
 		t.Fatalf("the right one: %q", said)
+	}
+}
+
+// The shipped clients reach a gateway, with a key that is in none of their arguments.
+func TestServeExamples(t *testing.T) {
+	d, key := keyed(t)
+	g := startServe(t, d.Home, "--listen", "127.0.0.1:0")
+	dir, err := filepath.Abs("../../examples/http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("mcp.json", func(t *testing.T) {
+		raw, err := os.ReadFile(filepath.Join(dir, "mcp.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config struct {
+			Servers map[string]struct {
+				Type, URL string
+				Headers   map[string]string
+			} `json:"mcpServers"`
+		}
+		if err := json.Unmarshal(raw, &config); err != nil {
+			t.Fatal(err)
+		}
+		server := config.Servers["subject-broker"]
+		if server.Type != "http" || server.URL != "http://127.0.0.1:7070/mcp" {
+			t.Errorf("%+v", server)
+		}
+		presented := os.Expand(server.Headers["Authorization"], func(string) string { return key })
+		client := &http.Client{Transport: &http.Transport{}}
+		defer client.CloseIdleConnections()
+		readsPlan(t, client, g.where, strings.TrimPrefix(presented, "Bearer "))
+	})
+	run := func(name string, args ...string) string {
+		t.Helper()
+		command := exec.CommandContext(t.Context(), name, args...)
+		command.Env = append(os.Environ(), "SB_AGENT_KEY="+key, "SB_GATEWAY="+g.where)
+		out, err := command.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s %q: %v, %s", name, args, err, out)
+		}
+		return string(out)
+	}
+	t.Run("ask.sh", func(t *testing.T) {
+		if _, err := exec.LookPath("curl"); err != nil {
+			t.Skip("there is no curl here")
+		}
+		script := filepath.Join(dir, "ask.sh")
+		if out := run("sh", script, "plan"); !strings.Contains(out, "the plan") {
+			t.Error(out)
+		}
+		if out := run("sh", script); !strings.Contains(out, `"resources":["plan"]`) {
+			t.Error(out)
+		}
+	})
+	t.Run("client.go", func(t *testing.T) {
+		if out := run("go", "run", filepath.Join(dir, "client.go"), "plan"); out != "the plan\n" {
+			t.Error(out)
+		}
+	})
+	if code := g.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit %d, %s", code, g.said.String())
 	}
 }
