@@ -16,13 +16,15 @@ import (
 type demoCmd struct {
 	Broker demoBrokerCmd `cmd:"" default:"withargs" help:"Documents, two agents, and the log that proves what they got"`
 	Tools  demoToolsCmd  `cmd:"" help:"A rogue agent against the policy around an MCP server"`
+	Memory demoMemoryCmd `cmd:"" help:"Two agents that share a memory as far as they were granted"`
 }
 
 // Help is the manual of demo.
 func (demoCmd) Help() string {
 	return `Shows what the broker does, with the real programs in a temporary home: "demo" with
-documents, "demo tools" with the tools of a server. Nothing of your own broker is
-touched. Every step is checked; the exit code is 1 when one does not hold.`
+documents, "demo tools" with the tools of a server, "demo memory" with the memory
+that agents share. Nothing of your own broker is touched. Every step is checked; the
+exit code is 1 when one does not hold.`
 }
 
 type demoBrokerCmd struct {

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// runDemoTools runs the demonstration with the three real programs, as a program would
-// ask for it, and returns the status of each check and the exit code.
-func runDemoTools(t *testing.T, args ...string) (checks map[string]string, code int) {
+// runDemo runs a demonstration with the three real programs, as a program would ask
+// for it, and returns the status of each check and the exit code.
+func runDemo(t *testing.T, story string, args ...string) (checks map[string]string, code int) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("suite left out: demo: builds the three programs")
@@ -23,12 +23,12 @@ func runDemoTools(t *testing.T, args ...string) (checks map[string]string, code 
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(temporary)
-	demo := exec.CommandContext(t.Context(), filepath.Join(programDir, "sbctl"), append([]string{"demo", "tools", "-o", "json"}, args...)...)
+	demo := exec.CommandContext(t.Context(), filepath.Join(programDir, "sbctl"), append([]string{"demo", story, "-o", "json"}, args...)...)
 	// Nothing of the person's own broker is touched, even when it is named.
 	demo.Env = append(os.Environ(), "TMPDIR="+temporary, "SB_HOME=/nonexistent", "SB_SOCKET=/nonexistent")
 	out, err := demo.Output()
 	if demo.ProcessState == nil {
-		t.Fatalf("demo tools: %v", err)
+		t.Fatalf("demo %s: %v", story, err)
 	}
 	var list struct{ Items []checkView }
 	if err := json.Unmarshal(out, &list); err != nil {
@@ -46,7 +46,7 @@ func runDemoTools(t *testing.T, args ...string) (checks map[string]string, code 
 }
 
 func TestDemoTools(t *testing.T) {
-	checks, code := runDemoTools(t)
+	checks, code := runDemo(t, "tools")
 	if code != 0 || len(checks) < 25 {
 		t.Errorf("exit %d after %d checks", code, len(checks))
 	}
@@ -60,7 +60,7 @@ func TestDemoTools(t *testing.T) {
 // The control: without policy and gate the checks fail that they are there for, and
 // the others hold all the same.
 func TestDemoToolsUnprotected(t *testing.T) {
-	checks, code := runDemoTools(t, "--unprotected")
+	checks, code := runDemo(t, "tools", "--unprotected")
 	if code != 1 {
 		t.Errorf("exit %d, want 1", code)
 	}

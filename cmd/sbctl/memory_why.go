@@ -61,8 +61,11 @@ func (a *app) learnMemory(ctx context.Context, known *knowledge, d *operatorv1.D
 	known.recalled, known.tenantNames = r, a.tenantNamesNow(ctx)
 	request := &operatorv1.ReadAuditRequest{Subject: d.GetSubject(), Decision: "deny", Kind: "memory.*", Since: d.GetLast()}
 	_ = a.eachLine(ctx, "", request, func(line []byte) error { // the denial is told all the same
-		var e struct{ ResourceID, ReasonCode, Tool, KeyID, Capability string }
-		if json.Unmarshal(line, &e) == nil && e.ReasonCode == d.GetReasonCode() && r.tool == "" {
+		var e struct {
+			ResourceID, ReasonCode, Tool, KeyID, Capability string
+			Tenants                                         []string
+		}
+		if json.Unmarshal(line, &e) == nil && e.ReasonCode == d.GetReasonCode() && e.Capability == action && slices.Equal(e.Tenants, tenants) && r.tool == "" {
 			r.tool, r.entry, r.key = e.Tool, e.ResourceID, e.KeyID
 		}
 		return nil
