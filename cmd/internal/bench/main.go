@@ -136,6 +136,7 @@ var groups = []struct {
 	{"audit verify", measureVerify},
 	{"keys and checkpoints", measureKeys},
 	{"launch", measureLaunch},
+	{"memory", measureMemory},
 	{"tools", measureTools},
 }
 

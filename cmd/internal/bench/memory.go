@@ -1,0 +1,267 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/worker/client"
+)
+
+// measureMemory has a memory of many entries in many tenants, and one tenant that is
+// small beside one that is large.
+func measureMemory(ctx context.Context, s *settings) ([]figure, error) {
+	entries, tenants := s.pick(100_000, 5_000), s.pick(50, 10)
+	b, err := s.brokerWith(ctx, "memory", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer b.stop()
+	conn, err := client.Operator(ctx, client.Places{Home: b.home, SocketDir: filepath.Join(b.home, "run")})
+	if err != nil {
+		return nil, err
+	}
+	operator := operatorv1.NewOperatorServiceClient(conn)
+	names := []string{"small"}
+	for i := range tenants - 1 {
+		names = append(names, fmt.Sprintf("tenant-%02d", i))
+	}
+	for _, name := range names {
+		if _, err := operator.AddTenant(ctx, &operatorv1.AddTenantRequest{Name: name}); err != nil {
+			return nil, err
+		}
+	}
+	for _, right := range []string{"memory.read:*", "memory.write:*"} {
+		if err := b.sbctl(ctx, nil, "grant", subject, right); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.learned(ctx, operator); err != nil {
+		return nil, err
+	}
+	base, err := resident(b.daemon.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	textSize, err := fillMemory(ctx, operator, names, entries)
+	conn.Close()
+	if err != nil {
+		return nil, err
+	}
+
+	b.stop()
+	begin := time.Now()
+	if _, err := b.start(ctx); err != nil {
+		return nil, err
+	}
+	if conn, err = client.Operator(ctx, client.Places{Home: b.home, SocketDir: filepath.Join(b.home, "run")}); err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if err := b.learned(ctx, operatorv1.NewOperatorServiceClient(conn)); err != nil {
+		return nil, err
+	}
+	ready := time.Since(begin)
+	held, err := resident(b.daemon.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	figures := []figure{{
+		name: fmt.Sprintf("ready after a start, %d entries", entries), got: ms(ready),
+		limit: "20 s", ratio: ready.Seconds() / 20, bound: 1,
+	}, {
+		// For information: it has the garbage of reading in it. What the index itself
+		// takes, which has a limit of 1 KiB, the benchmarks of daemon/memory measure.
+		name: "memory of sbd after that, an entry", got: fmt.Sprintf("%.0f bytes", (held-base)*(1<<20)/float64(entries)),
+		limit: fmt.Sprintf("its text of %.0f bytes, which is not kept", textSize/float64(entries)), ratio: (held - base) * (1 << 20) / textSize,
+	}}
+	more, err := searches(ctx, s, b)
+	if err != nil {
+		return figures, err
+	}
+	last, err := s.captures(ctx, b)
+	return append(append(figures, more...), last...), err
+}
+
+// learned waits until the memory was read.
+func (b *broker) learned(ctx context.Context, operator operatorv1.OperatorServiceClient) error {
+	for {
+		listed, err := operator.ListTenants(ctx, &operatorv1.ListTenantsRequest{})
+		if err != nil || listed.GetToIndex() == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// prose is text of words of which few are common and many rare.
+func prose(random *rand.Rand, words int) []byte {
+	var out bytes.Buffer
+	for range words {
+		x := random.Float64()
+		fmt.Fprintf(&out, "word%d ", int(x*x*x*20_000))
+	}
+	return out.Bytes()
+}
+
+// fillMemory imports entries, ten of them into the first tenant, and returns the bytes of
+// their texts.
+func fillMemory(ctx context.Context, operator operatorv1.OperatorServiceClient, tenants []string, entries int) (size float64, err error) {
+	stream, err := operator.ImportKnowledge(ctx)
+	if err != nil {
+		return 0, err
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	var lines bytes.Buffer
+	send := func() error {
+		err := stream.Send(&operatorv1.ImportKnowledgeRequest{Lines: lines.Bytes()})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		lines.Reset()
+		return err
+	}
+	for i := range entries {
+		tenant := tenants[0]
+		if i >= 10 {
+			tenant = tenants[1+i%(len(tenants)-1)]
+		}
+		text := prose(random, 140)
+		size += float64(len(text))
+		fmt.Fprintf(&lines, `{"tenant":%q,"kind":"note","title":"entry %d","text":%q}`+"\n", tenant, i, text)
+		if lines.Len() > 900<<10 {
+			if err := send(); err != nil {
+				return size, err
+			}
+		}
+	}
+	return size, errors.Join(send(), stream.CloseSend())
+}
+
+// searches has 8 clients that search, beside empty calls, and one that searches a small
+// tenant beside a large one.
+func searches(ctx context.Context, s *settings, b *broker) ([]figure, error) {
+	const clients = 8
+	socket, stop, err := s.startEmpty(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	var search, empty []func(context.Context) error
+	var one *session
+	for i := range clients {
+		session, err := b.open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer session.close()
+		one = session
+		random := rand.New(rand.NewPCG(uint64(i), 7))
+		search = append(search, func(ctx context.Context) error { return session.search(ctx, string(prose(random, 2))) })
+		idle, err := dialEmpty(socket)
+		if err != nil {
+			return nil, err
+		}
+		defer idle.conn.Close()
+		empty = append(empty, idle.call)
+	}
+	span := time.Duration(s.pick(5000, 1000)) * time.Millisecond
+	var empties, found samples
+	for range 2 {
+		if _, err := flood(ctx, empty, span/4, &empties); err != nil {
+			return nil, err
+		}
+		if _, err := flood(ctx, search, span, &found); err != nil {
+			return nil, err
+		}
+	}
+	var small, smallAgain samples
+	for range s.pick(1000, 200) {
+		if err := timed(&small, func() error { return one.search(ctx, "entry", "small") }); err != nil {
+			return nil, err
+		}
+		if err := timed(&smallAgain, func() error { return one.search(ctx, "entry", "small", "tenant-00") }); err != nil {
+			return nil, err
+		}
+	}
+	beside := "%s; an empty call, 8 clients: %s"
+	return []figure{{
+		name: "search, 8 clients, p50", got: ms(found.p50()), limit: fmt.Sprintf(beside, "5 ms", ms(empties.p50())),
+		ratio: found.p50().Seconds() / 0.005, bound: 1,
+	}, {
+		name: "search, 8 clients, p99", got: ms(found.p99()), limit: fmt.Sprintf(beside, "30 ms", ms(empties.p99())),
+		ratio: found.p99().Seconds() / 0.030, bound: 1,
+	}, {
+		name: "search of 10 entries, p50", got: ms(small.p50()), limit: "of those and of a large tenant " + ms(smallAgain.p50()),
+		ratio: float64(small.p50()) / float64(smallAgain.p50()), bound: 1,
+	}}, nil
+}
+
+func (s *session) search(ctx context.Context, query string, tenants ...string) error {
+	_, err := s.client.SearchKnowledge(ctx, &brokerv1.SearchKnowledgeRequest{RunId: s.run, Query: query, Tenants: tenants})
+	return err
+}
+
+// captures has one client that captures, beside what the disk takes for it: two entries
+// and what a commit of a change without entries' content is, the vault's pages.
+func (s *settings) captures(ctx context.Context, b *broker) ([]figure, error) {
+	session, err := b.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer session.close()
+	disk, err := newAppender(b.home, entrySize)
+	if err != nil {
+		return nil, err
+	}
+	defer disk.close()
+	pages, err := os.CreateTemp(b.home, "pages")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(pages.Name())
+	defer pages.Close()
+	random := rand.New(rand.NewPCG(5, 5))
+	var syncs, commits, captured samples
+	for i := range s.pick(500, 60) {
+		if err := timed(&syncs, disk.once); err != nil {
+			return nil, err
+		}
+		if err := timed(&commits, func() error { // the pages, and then the one that makes them count
+			for _, size := range []int{8 << 12, 1 << 12} {
+				if _, err := pages.WriteAt(make([]byte, size), 0); err != nil {
+					return err
+				}
+				if err := pages.Sync(); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+		title, text := fmt.Sprintf("captured %d", i), string(prose(random, 140))
+		if err := timed(&captured, func() error {
+			_, err := session.client.CaptureKnowledge(ctx, &brokerv1.CaptureKnowledgeRequest{RunId: session.run, Tenant: "tenant-00", Kind: "note", Title: title, Text: text})
+			return err
+		}); err != nil {
+			return nil, err
+		}
+	}
+	floor := 2*syncs.p50() + commits.p50()
+	return []figure{{
+		name: "capture, p50", got: ms(captured.p50()), limit: fmt.Sprintf("2 fdatasync of %s and one commit %s", ms(syncs.p50()), ms(commits.p50())),
+		ratio: float64(captured.p50()) / float64(floor), bound: 1.5,
+	}}, nil
+}
