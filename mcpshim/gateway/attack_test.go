@@ -37,7 +37,7 @@ func status(t *testing.T, from *bufio.Reader) int {
 	t.Helper()
 	response, err := http.ReadResponse(from, nil)
 	if err != nil {
-		if ne, ok := err.(net.Error); ok && ne.Timeout() { //nolint:errorlint // what net returns
+		if ne, ok := err.(net.Error); ok && ne.Timeout() {
 			t.Errorf("nothing comes: %v", err)
 		}
 		return 0

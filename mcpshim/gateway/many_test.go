@@ -1,0 +1,190 @@
+package gateway
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+)
+
+// The shared memory over HTTP: what a key reaches are its tenants, as far as the
+// subject's grants do; a request for another one is refused whole, whether there is
+// one of that name or not.
+func TestGatewayMemory(t *testing.T) {
+	d := lone(t)
+	for _, name := range []string{"acme", "beta"} {
+		if _, err := d.Operator().AddTenant(t.Context(), &operatorv1.AddTenantRequest{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		d.Grant("worker", "memory.read:"+name)
+		d.Grant("worker", "memory.write:"+name)
+	}
+	_, acme := mint(t, d, "worker", "acme")
+	_, both := mint(t, d, "worker", "acme", "beta")
+	_, none := mint(t, d, "worker")
+	f := stand(t, d, Limits{}, nil)
+	a, b, c := f.agent(acme), f.agent(both), f.agent(none)
+	for _, one := range []*agent{a, b, c} {
+		one.greet()
+	}
+	capture := func(who *agent, tenant string) string {
+		return who.call("capture_knowledge", `{"tenant":"`+tenant+`","kind":"note","title":"a note of `+tenant+`","text":"needle"}`)
+	}
+	for _, tenant := range []string{"acme", "beta"} {
+		if got := capture(b, tenant); !strings.Contains(got, `"allow"`) {
+			t.Fatal(got)
+		}
+	}
+	found := func(who *agent, arguments string) string {
+		t.Helper()
+		got := who.call("search_knowledge", arguments)
+		return fmt.Sprintf("%v %v %v", strings.Contains(got, "a note of acme"), strings.Contains(got, "a note of beta"), strings.Contains(got, "TENANT_OUT_OF_SCOPE"))
+	}
+	for _, one := range []struct {
+		who             *agent
+		arguments, want string
+	}{
+		{a, `{"query":"needle"}`, "true false false"},
+		{b, `{"query":"needle"}`, "true true false"},
+		{b, `{"query":"needle","tenants":["beta"]}`, "false true false"},
+		{a, `{"query":"needle","tenants":["beta"]}`, "false false true"},
+		{a, `{"query":"needle","tenants":["acme","beta"]}`, "false false true"},
+		{a, `{"query":"needle","tenants":["nowhere"]}`, "false false true"},
+		{c, `{"query":"needle"}`, "false false false"},
+		{c, `{"query":"needle","tenants":["acme"]}`, "false false true"},
+	} {
+		if got := found(one.who, one.arguments); got != one.want {
+			t.Errorf("%s: %s, want %s", one.arguments, got, one.want)
+		}
+	}
+	foreign := a.call("search_knowledge", `{"query":"needle","tenants":["beta"]}`)
+	unknown := a.call("search_knowledge", `{"query":"needle","tenants":["atta"]}`)
+	if strings.ReplaceAll(unknown, "atta", "beta") != foreign || !strings.Contains(foreign, `"allowedTenants":["acme"]`) {
+		t.Errorf("foreign %s\nunknown %s", foreign, unknown)
+	}
+	if got := capture(a, "beta"); !strings.Contains(got, "TENANT_OUT_OF_SCOPE") {
+		t.Error(got)
+	}
+	stateless := structured(t, a.modern("tools/call", "search_knowledge", `"name":"search_knowledge","arguments":{"query":"needle"},`))
+	if !strings.Contains(stateless, "a note of acme") || strings.Contains(stateless, "beta") {
+		t.Error(stateless)
+	}
+}
+
+// Ids of every shape come back as they were sent.
+func TestGatewayIDs(t *testing.T) {
+	d := lone(t)
+	_, key := mint(t, d, "worker")
+	f := stand(t, d, Limits{}, nil)
+	a := f.agent(key)
+	a.greet()
+	for _, id := range []string{`1`, `"1"`, `-1`, `1.50`, `1e3`, `9007199254740993`, `"\u00e9\n"`, `"é"`, `""`, `"` + strings.Repeat("x", 1000) + `"`} {
+		got := a.do("POST", `{"jsonrpc":"2.0","id":`+id+`,"method":"ping"}`)
+		if got.status != 200 || !strings.HasPrefix(got.body, `{"jsonrpc":"2.0","id":`+id+`,"result":`) {
+			t.Errorf("%s: %d %s", id, got.status, got.body)
+		}
+	}
+	for _, bad := range []string{`null`, `true`, `{}`, `[1]`} {
+		if got := a.do("POST", `{"jsonrpc":"2.0","id":`+bad+`,"method":"ping"}`); got.status != 400 || !strings.Contains(got.body, `"error"`) {
+			t.Errorf("%s: %d %s", bad, got.status, got.body)
+		}
+	}
+	for _, body := range []string{``, `[]`, `[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, `{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}`, "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"\xff\"}", `{"jsonrpc":"2.0","id":1,"method":"ping"} x`} {
+		if got := a.do("POST", body); got.status != 400 || !strings.Contains(got.body, `"error"`) {
+			t.Errorf("%q: %d %s", body, got.status, got.body)
+		}
+	}
+}
+
+// As many sessions as a gateway is for: none fails, and nothing is left of them.
+func TestGatewayManySessions(t *testing.T) {
+	const sessions = 200
+	d := lone(t)
+	var keys []string
+	for range 4 {
+		_, key := mint(t, d, "worker")
+		keys = append(keys, key)
+	}
+	f := stand(t, d, Limits{KeyRate: 1e6, AddressRate: 1e6}, nil)
+	probe := f.agent(keys[0])
+	probe.greet()
+	if got := probe.do("DELETE", ""); got.status != 204 {
+		t.Fatal(got.status)
+	}
+	probe.http.CloseIdleConnections()
+	time.Sleep(200 * time.Millisecond) // what the probe has left ends meanwhile
+	base := runtime.NumGoroutine()
+	agents := make([]*agent, sessions)
+	var all sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range agents {
+		agents[i] = f.agent(keys[i%len(keys)])
+		all.Go(func() {
+			<-begin
+			agents[i].try(t)
+		})
+	}
+	close(begin)
+	all.Wait()
+	if open := f.sessions(); open != sessions && !t.Failed() {
+		t.Errorf("%d sessions are open", open)
+	}
+	for _, a := range agents {
+		all.Go(func() {
+			if response, err := a.send("DELETE", ""); err != nil || response.StatusCode != 204 {
+				t.Errorf("DELETE: %v %v", response, err)
+			} else {
+				response.Body.Close()
+			}
+			a.http.CloseIdleConnections()
+		})
+	}
+	all.Wait()
+	if got := settled(base + 20); got > base+20 {
+		stacks := make([]byte, 1<<20)
+		t.Errorf("%d goroutines, before %d\n%s", got, base, stacks[:runtime.Stack(stacks, true)])
+	}
+	if left := f.sessions(); left != 0 {
+		t.Errorf("%d sessions are left", left)
+	}
+	if told := f.trouble(); len(told) > 0 {
+		t.Errorf("trouble: %q", told)
+	}
+}
+
+// try opens a session and reads in it; it may be called from any goroutine.
+func (a *agent) try(t *testing.T) {
+	for _, body := range []string{hello, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_resource","arguments":{"resourceId":"plan"}}}`} {
+		response, err := a.send("POST", body)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if id := response.Header.Get("Mcp-Session-Id"); id != "" {
+			a.session = id
+		}
+		answer, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if response.StatusCode != 200 && response.StatusCode != 202 {
+			t.Errorf("%d %s %v", response.StatusCode, answer, err)
+			return
+		}
+	}
+}
+
+// settled is how many goroutines there are once they are at most so many, or do not
+// become so few.
+func settled(most int) int {
+	for range 400 {
+		if runtime.NumGoroutine() <= most {
+			break
+		}
+		time.Sleep(25 * time.Millisecond)
+	}
+	return runtime.NumGoroutine()
+}
