@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
@@ -105,11 +104,23 @@ func (b *broker) learned(ctx context.Context, operator operatorv1.OperatorServic
 	}
 }
 
+// dice are numbers that look like chance and are the same in every run (splitmix64).
+type dice struct{ state uint64 }
+
+// roll returns a number from 0 on, below 1.
+func (d *dice) roll() float64 {
+	d.state += 0x9e3779b97f4a7c15
+	x := d.state
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return float64((x^x>>31)>>11) / (1 << 53)
+}
+
 // prose is text of words of which few are common and many rare.
-func prose(random *rand.Rand, words int) []byte {
+func prose(dice *dice, words int) []byte {
 	var out bytes.Buffer
 	for range words {
-		x := random.Float64()
+		x := dice.roll()
 		fmt.Fprintf(&out, "word%d ", int(x*x*x*20_000))
 	}
 	return out.Bytes()
@@ -122,7 +133,7 @@ func fillMemory(ctx context.Context, operator operatorv1.OperatorServiceClient, 
 	if err != nil {
 		return 0, err
 	}
-	random := rand.New(rand.NewPCG(1, 2))
+	random := &dice{1}
 	var lines bytes.Buffer
 	send := func() error {
 		err := stream.Send(&operatorv1.ImportKnowledgeRequest{Lines: lines.Bytes()})
@@ -167,7 +178,7 @@ func searches(ctx context.Context, s *settings, b *broker) ([]figure, error) {
 		}
 		defer session.close()
 		one = session
-		random := rand.New(rand.NewPCG(uint64(i), 7))
+		random := &dice{100 + uint64(i)}
 		search = append(search, func(ctx context.Context) error { return session.search(ctx, string(prose(random, 2))) })
 		idle, err := dialEmpty(socket)
 		if err != nil {
@@ -232,7 +243,7 @@ func (s *settings) captures(ctx context.Context, b *broker) ([]figure, error) {
 	}
 	defer os.Remove(pages.Name())
 	defer pages.Close()
-	random := rand.New(rand.NewPCG(5, 5))
+	random := &dice{50}
 	var syncs, commits, captured samples
 	for i := range s.pick(500, 60) {
 		if err := timed(&syncs, disk.once); err != nil {
