@@ -153,7 +153,7 @@ func (t *toolsDemo) prepare() error {
 		}
 	}
 	t.say("  $ sbctl server trust desk --yes      and so everything that it says of its tools\n")
-	if said, code, err := t.stage.sbctl(t.ctx, "server", "trust", "desk", "--yes"); err != nil || code != 0 {
+	if said, code, err := t.stage.sbctlWith(t.ctx, t.passphrase, passphraseOption, "3", "server", "trust", "desk", "--yes"); err != nil || code != 0 {
 		return errors.Join(err, fmt.Errorf("trusting the server: exit code %d: %s", code, said))
 	}
 	if _, err := t.must("server", "show", "desk"); err != nil {
