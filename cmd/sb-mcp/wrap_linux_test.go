@@ -44,7 +44,9 @@ func TestWrapMemory(t *testing.T) {
 	d := daemontest.Start(t)
 	subjectFor(d, 0)
 	built := filepath.Join(t.TempDir(), "sb-mcp") // this test's own program is far larger
-	if out, err := exec.Command("go", "build", "-o", built, ".").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", built, ".") // as make build does
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building sb-mcp: %v\n%s", err, out)
 	}
 	w := newWrapped(t, d, "worker0", nil, nil)
