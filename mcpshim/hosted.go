@@ -75,11 +75,18 @@ func (h *hosted) look(servers bool) {
 	}
 }
 
-// keep tells the client of changes until ctx ends.
-func (h *hosted) keep(ctx context.Context) {
+// keep tells the client of changes until it is enough, or ctx ends.
+func (h *hosted) keep(ctx context.Context, enough <-chan struct{}) {
 	for {
 		select {
+		case <-enough:
+			return
+		default:
+		}
+		select {
 		case <-h.kick:
+		case <-enough:
+			return
 		case <-ctx.Done():
 			return
 		}

@@ -172,10 +172,10 @@ func (s *shim) serve(ctx context.Context, transport *stdio) error {
 	}
 	keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	kept := make(chan struct{})
-	looking := make(chan struct{})
+	looking, enough := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(looking)
-		s.hosted.keep(keeping)
+		s.hosted.keep(keeping, enough)
 	}()
 	go func() {
 		defer close(kept)
@@ -194,6 +194,13 @@ func (s *shim) serve(ctx context.Context, transport *stdio) error {
 	case <-ctx.Done():
 		transport.stop()
 		err = s.drain(transport, ended)
+	}
+	// What is asked for behind the end of the run is a denial: nothing is asked for any
+	// more, and what was has its answer, before the run ends.
+	close(enough)
+	select {
+	case <-looking:
+	case <-time.After(keeperRest):
 	}
 	stopKeeping()
 	select {

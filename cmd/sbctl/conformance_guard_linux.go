@@ -21,7 +21,7 @@ import (
 func (h *harness) guarded(ctx context.Context, _ bool) (err error) {
 	h.progress("being eager")
 	other := *h.stage
-	other.home, other.guard = filepath.Join(h.dir, above, "guarded"), true
+	other.home, other.guard = filepath.Join(h.dir, above, "g"), true // a short name, for the paths of sockets
 	other.env = slices.DeleteFunc(slices.Clone(h.env), func(v string) bool { return strings.HasPrefix(v, secretVariable+"=") })
 	stop, err := other.daemon(ctx)
 	if err != nil {

@@ -160,7 +160,7 @@ func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.Deni
 		return ""
 	}
 	switch cause(d.GetCause()) {
-	case causeUnknownProfile, causeSubjectMismatch, causeOperatorRefused, causeAuthRequired:
+	case causeUnknownProfile, causeSubjectMismatch, causeOperatorRefused, causeAuthRequired, causeWrappedHosted:
 		return "" // how it was asked was wrong, not what
 	case causeToolNotListed, causeCapsNarrowed:
 		if len(known.stops) > 0 {

@@ -434,7 +434,7 @@ func stubCall(id, params json.RawMessage, out func(string, ...any), tools *strin
 	case "fork": // children in sessions of their own, that ignore what can be ignored
 		var pids []string
 		for range 3 {
-			child := exec.Command("sh", "-c", `trap "" HUP TERM INT; (sleep 1000; :) & echo up; while :; do sleep 1; done`, c.Arguments.Dir)
+			child := exec.Command("sh", "-c", `trap "" HUP TERM INT; (while :; do sleep 1; done) & echo up; while :; do sleep 1; done`, c.Arguments.Dir)
 			child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 			up, _ := child.StdoutPipe()
 			if err := child.Start(); err != nil {
