@@ -43,7 +43,7 @@ func TestWrapKilled(t *testing.T) {
 func TestWrapMemory(t *testing.T) {
 	d := daemontest.Start(t)
 	subjectFor(d, 0)
-	built := filepath.Join(t.TempDir(), "sb-mcp") // this test's own program is far larger
+	built := filepath.Join(t.TempDir(), "sb-mcp")                                            // this test's own program is far larger
 	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", built, ".") // as make build does
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
