@@ -168,13 +168,15 @@ func TestConformanceCanFail(t *testing.T) {
 	t.Parallel()
 	programs := programsForAll(t)
 	cmd, temporary := conformanceAs(t, programs, os.Geteuid(), "--unprotected")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if cmd.ProcessState.ExitCode() != 1 {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("%v\n%s%s", err, out, stderr.String())
 	}
 	var view conformanceView
 	if err := json.Unmarshal(out, &view); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, stderr.String())
 	}
 	if view.Status != checkFail {
 		t.Errorf("the status is %s", view.Status)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
@@ -74,16 +75,18 @@ func (f *fakeCards) pending() []*operatorv1.Approval {
 }
 
 func (f *fakeOperator) ListApprovals(_ context.Context, q *operatorv1.ListApprovalsRequest) (*operatorv1.ListApprovalsResponse, error) {
+	f.cards.mu.Lock()
+	defer f.cards.mu.Unlock()
 	response := &operatorv1.ListApprovalsResponse{}
 	for _, m := range slices.Backward(f.cards.all) {
 		if (q.GetAll() || q.GetApprovalId() != "" || m.GetState() == "pending" || m.GetState() == "running") && strings.HasPrefix(m.GetApprovalId(), q.GetApprovalId()) &&
 			(q.GetSubject() == "" || q.GetSubject() == m.GetSubject()) {
-			response.Approvals = append(response.Approvals, m)
+			response.Approvals = append(response.Approvals, proto.CloneOf(m)) // it is written while that one changes
 		}
 	}
 	for _, c := range f.cards.consents {
 		if strings.HasPrefix(c.GetConsentId(), q.GetApprovalId()) {
-			response.Consents = append(response.Consents, c)
+			response.Consents = append(response.Consents, proto.CloneOf(c))
 		}
 	}
 	return response, nil

@@ -220,7 +220,9 @@ func fakeCommand(ts *testscript.TestScript, _ bool, args []string) {
 	case "approval":
 		fake.cards.ask(fakeApproval(args[1:]...))
 	case "consent":
+		fake.cards.mu.Lock()
 		fake.cards.consents = append(fake.cards.consents, fakeConsent(args[1], args[2], args[3], args[4]))
+		fake.cards.mu.Unlock()
 	case "clock":
 		fake.behind = true
 	default:

@@ -12,7 +12,9 @@ func TestWatchApproves(t *testing.T) {
 	fake, sbctl := startFake(t)
 	stands := fakeConsent("kstand", "coder", "desk", "read")
 	stands.Covers = `calls where path is in "/data", and all else is as it was shown`
+	fake.cards.mu.Lock()
 	fake.cards.consents = append(fake.cards.consents, stands)
+	fake.cards.mu.Unlock()
 	p := terminaltest.Start(t, sbctl("watch"))
 	p.Expect(`no operator's session`)
 	p.Expect(`ANSWERS THAT STAND \(1\)`)
