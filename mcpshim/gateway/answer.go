@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"encoding/base64"
 	"errors"
 	"net/http"
 	"strings"
@@ -201,21 +200,6 @@ func accepts(values []string) (json, stream bool) {
 		}
 	}
 	return json, stream
-}
-
-// headerText is what a header of the stateless era says: plain, or in base64 where
-// it could not be written so.
-func headerText(value string) (string, bool) {
-	inner, ok := strings.CutPrefix(value, "=?base64?")
-	if !ok {
-		return value, true
-	}
-	inner, ok = strings.CutSuffix(inner, "?=")
-	if !ok {
-		return "", false
-	}
-	decoded, err := base64.StdEncoding.DecodeString(inner)
-	return string(decoded), err == nil
 }
 
 // supported tells a client which revisions there are.

@@ -14,22 +14,20 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"subjectbroker/mcpshim/stateless"
 	"subjectbroker/mcpshim/strict"
 )
 
 // Headers of MCP over HTTP.
 const (
 	headerSession  = "Mcp-Session-Id"
-	headerRevision = "Mcp-Protocol-Version"
-	headerMethod   = "Mcp-Method"
-	headerName     = "Mcp-Name"
+	headerRevision = stateless.HeaderRevision
+	headerMethod   = stateless.HeaderMethod
+	headerName     = stateless.HeaderName
 )
 
-// firstStateless is the first revision of MCP whose requests need no session.
-const firstStateless = "2026-07-28"
-
 // revisions are those that are spoken, newest first.
-var revisions = []string{firstStateless, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+var revisions = append([]string{stateless.Revision}, stateless.Earlier...)
 
 // Methods that mean something here.
 const (
@@ -89,7 +87,7 @@ func (g *Gateway) isDraining() bool {
 func (g *Gateway) serveMCP(w http.ResponseWriter, r *http.Request) {
 	route := Stateful
 	revision := r.Header.Get(headerRevision)
-	if revision >= firstStateless {
+	if revision >= stateless.Revision {
 		route = Stateless
 	}
 	key, p := g.present(w, r, route)
@@ -513,9 +511,9 @@ func agrees(header http.Header, m *strict.Message, about meta) (code int, text s
 	switch {
 	case revision != "" && !slices.Contains(revisions, revision), inside != "" && !slices.Contains(revisions, inside):
 		return unsupported, "the protocol version is not supported", supported(revision)
-	case inside == "" && revision < firstStateless:
+	case inside == "" && revision < stateless.Revision:
 		return 0, "", nil
-	case m.ID == nil && revision < firstStateless:
+	case m.ID == nil && revision < stateless.Revision:
 		return 0, "", nil
 	case m.ID != nil && inside == "":
 		return strict.CodeInvalidParams, "invalid params: no " + mcp.MetaKeyProtocolVersion + " in _meta", nil
@@ -535,7 +533,7 @@ func agrees(header http.Header, m *strict.Message, about meta) (code int, text s
 		return 0, "", nil
 	}
 	name, ok := about.param(member)
-	said, readable := headerText(header.Get(headerName))
+	said, readable := stateless.Text(header.Get(headerName))
 	if !ok || !readable || said != name {
 		return mcp.CodeHeaderMismatch, "the header " + headerName + " is not the " + member + " in the message", nil
 	}

@@ -28,6 +28,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"subjectbroker/mcpshim/stateless"
 	"subjectbroker/proto/frame"
 	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
 )
@@ -243,7 +244,7 @@ func (h *host) follow(ctx, alive context.Context, way link, confinement []string
 		}
 		var hearing sync.WaitGroup
 		defer hearing.Wait()
-		if g.tells && g.revision == stateless {
+		if g.tells && g.revision == stateless.Revision {
 			hearing.Go(func() { session.listen(serving) })
 		}
 		h.relist(serving, session, way, g)

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"subjectbroker/mcpshim/stateless"
 	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
 )
 
@@ -168,7 +169,7 @@ func (r *remote) refuses() bool {
 
 // modernLocked reports whether the server is one of the era without sessions. The caller
 // holds mu.
-func (r *remote) modernLocked() bool { return r.revision == stateless }
+func (r *remote) modernLocked() bool { return r.revision == stateless.Revision }
 
 func (r *remote) settle(ctx context.Context) {
 	r.mu.Lock()

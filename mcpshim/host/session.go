@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"subjectbroker/mcpshim/canon"
+	"subjectbroker/mcpshim/stateless"
 	"subjectbroker/proto/frame"
 	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
 )
 
 // revisions of MCP that are spoken, the best first.
-var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
+var revisions = stateless.Earlier
 
 // Limits, in bytes where nothing else is said.
 const (
@@ -313,10 +314,10 @@ func (s *session) mayBeNewer(err error) bool {
 // opened begins the session as it was agreed on.
 func (s *session) opened(ctx context.Context, g greeting) {
 	s.mu.Lock()
-	s.modern = g.revision == stateless
+	s.modern = g.revision == stateless.Revision
 	s.mu.Unlock()
 	s.link.agreed(g.revision)
-	if g.revision == stateless {
+	if g.revision == stateless.Revision {
 		return
 	}
 	s.link.post(outgoing{body: []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)})

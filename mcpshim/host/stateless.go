@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,12 +11,9 @@ import (
 	"time"
 
 	"subjectbroker/mcpshim/canon"
+	"subjectbroker/mcpshim/stateless"
 	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
 )
-
-// stateless is the revision of MCP without sessions: there is no initialize, each
-// request says by itself which revision it is in and whose it is.
-const stateless = "2026-07-28"
 
 // Methods that only the era without sessions has.
 const (
@@ -35,15 +31,11 @@ const (
 // Members of the _meta of each request in the era without sessions. What begins
 // like them is between a client and a server, so that no call brings its own.
 const (
-	protocolPrefix   = "io.modelcontextprotocol/"
-	keyRevision      = protocolPrefix + "protocolVersion"
-	keyClientInfo    = protocolPrefix + "clientInfo"
-	keyCapabilities  = protocolPrefix + "clientCapabilities"
-	resultComplete   = "complete"
-	headerRevision   = "Mcp-Protocol-Version"
-	headerMethod     = "Mcp-Method"
-	headerName       = "Mcp-Name"
-	headerParameters = "Mcp-Param-"
+	protocolPrefix  = "io.modelcontextprotocol/"
+	keyRevision     = protocolPrefix + "protocolVersion"
+	keyClientInfo   = protocolPrefix + "clientInfo"
+	keyCapabilities = protocolPrefix + "clientCapabilities"
+	resultComplete  = "complete"
 )
 
 // maxHeaderValue is the longest argument that is said again in a header, in bytes.
@@ -59,14 +51,14 @@ func (s *session) discover(ctx context.Context) (greeting, error) {
 	if err != nil {
 		return greeting{}, errors.New("what it says of itself is no object")
 	}
-	g := greeting{revision: stateless}
+	g := greeting{revision: stateless.Revision}
 	var spoken []string
 	for _, m := range members {
 		if m.Key == "supportedVersions" && json.Unmarshal(m.Raw, &spoken) != nil {
 			return greeting{}, errors.New("the revisions that it speaks are no list")
 		}
 	}
-	if !slices.Contains(spoken, stateless) {
+	if !slices.Contains(spoken, stateless.Revision) {
 		return greeting{}, errRevision
 	}
 	return s.offers(g, members)
@@ -74,7 +66,7 @@ func (s *session) discover(ctx context.Context) (greeting, error) {
 
 // askMeta is the _meta of a request of our own, and the beginning of that of a call.
 func (s *session) askMeta() []byte {
-	meta := append([]byte(`{"`+keyRevision+`":"`+stateless+`","`+keyClientInfo+`":`), s.clientInfo()...)
+	meta := append([]byte(`{"`+keyRevision+`":"`+stateless.Revision+`","`+keyClientInfo+`":`), s.clientInfo()...)
 	return append(meta, `,"`+keyCapabilities+`":{}}`...)
 }
 
@@ -86,39 +78,28 @@ func (s *session) clientInfo() []byte {
 
 // headersOf is what a request says again in its headers, where it goes over HTTP.
 func headersOf(method string) [][2]string {
-	return [][2]string{{headerRevision, stateless}, {headerMethod, method}}
+	return [][2]string{{stateless.HeaderRevision, stateless.Revision}, {stateless.HeaderMethod, method}}
 }
 
 // headersOfCall is the same of a call of a tool, with the arguments that the tool
 // wants to see there.
 func (s *session) headersOfCall(c *hostv1.Call) [][2]string {
-	headers := append(headersOf("tools/call"), [2]string{headerName, headerText(c.GetTool())})
+	headers := append(headersOf("tools/call"), [2]string{stateless.HeaderName, stateless.HeaderText(c.GetTool())})
 	s.mu.Lock()
 	bindings := s.bindings[c.GetTool()]
 	s.mu.Unlock()
 	for _, b := range bindings {
 		if value, ok := b.value(c.GetArguments()); ok {
-			headers = append(headers, [2]string{headerParameters + b.header, value})
+			headers = append(headers, [2]string{stateless.HeaderParameters + b.header, value})
 		}
 	}
 	return headers
 }
 
-// headerText is text as it may stand in a header.
-func headerText(text string) string {
-	const before, after = "=?base64?", "?="
-	plain := text == strings.TrimSpace(text) && !strings.HasPrefix(text, before) &&
-		!strings.ContainsFunc(text, func(c rune) bool { return c < 0x20 || c > 0x7e })
-	if plain {
-		return text
-	}
-	return before + base64.StdEncoding.EncodeToString([]byte(text)) + after
-}
-
 // binding is an argument of a tool that stands in a header too.
 type binding struct {
 	path   []string // to the argument
-	header string   // what follows headerParameters
+	header string   // what follows stateless.HeaderParameters
 }
 
 // bindingsOf reads which arguments a tool wants to see in headers: properties of
@@ -185,7 +166,7 @@ func (b binding) value(arguments []byte) (string, bool) {
 		return "", false
 	}
 	if said, ok := text(raw); ok {
-		return headerText(said), true
+		return stateless.HeaderText(said), true
 	}
 	switch word := string(raw); word {
 	case "true", "false":

@@ -18,6 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"subjectbroker/mcpshim/canon"
+	"subjectbroker/mcpshim/stateless"
 	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
 )
 
@@ -158,7 +159,7 @@ func (n *newer) serveHTTP(refuse func(w http.ResponseWriter, id json.RawMessage)
 func checkNewer(t *testing.T, d *daemon) {
 	t.Helper()
 	started, listed := d.greeted()
-	if started.GetRevision() != stateless || listed.GetInstructions() != "Be new" || len(listed.GetTools()) != 2 {
+	if started.GetRevision() != stateless.Revision || listed.GetInstructions() != "Be new" || len(listed.GetTools()) != 2 {
 		t.Fatalf("%v %v", started, listed)
 	}
 	d.call(&hostv1.Call{
@@ -323,7 +324,7 @@ func TestStatelessOfTheSDK(t *testing.T) {
 	s := newSite(t, plainHTTP)
 	s.replace(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true}))
 	d := serve(t, s.start(), Config{})
-	if started, listed := d.greeted(); started.GetRevision() != stateless || len(listed.GetTools()) != 1 || listed.GetInstructions() != "Be new" {
+	if started, listed := d.greeted(); started.GetRevision() != stateless.Revision || len(listed.GetTools()) != 1 || listed.GetInstructions() != "Be new" {
 		t.Fatalf("%v %v", started, listed)
 	}
 	if got, end := d.ask("hello", `{"region":"you"}`); end != hostv1.End_END_OK || !strings.Contains(got, "hello you") {
