@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -63,11 +64,12 @@ type demo struct {
 
 // Run demonstrates.
 func (c demoBrokerCmd) Run(ctx context.Context, a *app) error {
-	return demonstrate(ctx, a, c.Keep, forReal, func(d *demo) error { return d.tell(c.Document) })
+	return demonstrate(ctx, a, c.Keep, forReal, func(d *demo, genesis string) error { return d.tell(c.Document, genesis) })
 }
 
-// demonstrate tells a story on a stage of its own, and how to go on.
-func demonstrate(ctx context.Context, a *app, keep bool, after string, tell func(d *demo) error) error {
+// demonstrate tells a story on a stage of its own, and how to go on. genesis is the
+// fingerprint of the log there.
+func demonstrate(ctx context.Context, a *app, keep bool, after string, tell func(d *demo, genesis string) error) error {
 	const doing = "demonstrating"
 	s, err := newStage("sb-demo-", a.stderr)
 	if err != nil {
@@ -82,7 +84,7 @@ func demonstrate(ctx context.Context, a *app, keep bool, after string, tell func
 	} else {
 		defer func() { _ = os.RemoveAll(d.dir) }()
 	}
-	if err := tell(d); err != nil {
+	if err := d.within(tell); err != nil {
 		return fail(err, doing)
 	}
 	return d.finish(after)
@@ -136,6 +138,54 @@ func (d *demo) expect(id string, holds bool, format string, args ...any) {
 	}
 	d.checks = append(d.checks, check)
 	d.say("  %s %s\n", mark, ui.Safe(check.Summary))
+}
+
+// within tells a story between the start of a daemon of its own and its end.
+func (d *demo) within(tell func(d *demo, genesis string) error) (err error) {
+	d.title("A daemon of its own, in " + d.home)
+	stop, err := d.daemon(d.ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	genesis, err := d.must("init", "-q")
+	if err != nil {
+		return err
+	}
+	return tell(d, strings.TrimSpace(genesis))
+}
+
+// act is a title and what happens under it.
+type act struct {
+	title string
+	do    func() error
+}
+
+// play tells acts, one after the other.
+func (d *demo) play(acts []act) error {
+	for _, one := range acts {
+		d.title(one.title)
+		if err := one.do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// intact holds the log against its fingerprint, and looks in every file of the home for
+// what must not stand there; what says what that is.
+func (d *demo) intact(genesis, what string, markers map[string][]byte) error {
+	_, code, err := d.sbctl("audit", "verify", "--genesis", genesis)
+	if err != nil {
+		return err
+	}
+	d.expect("verify", code == 0, "the log is intact")
+	found, files, err := searchFiles(d.home, markers)
+	if err != nil {
+		return err
+	}
+	d.expect("no-content", len(found) == 0, "%s searched for %s, found: %s", count(files, "file"), what, strings.Join(append(found, "nothing")[:max(len(found), 1)], ", "))
+	return nil
 }
 
 // shim starts a shim for subject.

@@ -28,17 +28,7 @@ type documents struct {
 }
 
 // tell runs the whole story.
-func (d *demo) tell(document string) (err error) {
-	d.title("A daemon of its own, in " + d.home)
-	stop, err := d.daemon(d.ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	genesis, err := d.must("init", "-q")
-	if err != nil {
-		return err
-	}
+func (d *demo) tell(document, genesis string) (err error) {
 	docs, err := d.putDocuments(document)
 	if err != nil {
 		return err
@@ -63,7 +53,7 @@ func (d *demo) tell(document string) (err error) {
 		func() error { return d.denied(worker) },
 		d.why,
 		func() error { return d.revoked(worker) },
-		func() error { return d.proof(strings.TrimSpace(genesis)) },
+		func() error { return d.proof(genesis) },
 		func() error { return d.sealed(docs) },
 	} {
 		if err := act(); err != nil {

@@ -64,9 +64,9 @@ policies:
 
 // Run demonstrates.
 func (c demoToolsCmd) Run(ctx context.Context, a *app) error {
-	return demonstrate(ctx, a, c.Keep, toolsForReal, func(d *demo) error {
+	return demonstrate(ctx, a, c.Keep, toolsForReal, func(d *demo, genesis string) error {
 		t := &toolsDemo{demo: d, passphrase: rand.Text(), token: rand.Text(), unprotected: c.Unprotected}
-		return t.tell()
+		return t.tell(genesis)
 	})
 }
 
@@ -80,23 +80,7 @@ type toolsDemo struct {
 	heard       strings.Builder // everything that the agent was told
 }
 
-// act is a title and what happens under it.
-type act struct {
-	title string
-	do    func() error
-}
-
-func (t *toolsDemo) tell() (err error) {
-	t.title("A daemon of its own, in " + t.home)
-	stop, err := t.daemon(t.ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	genesis, err := t.must("init", "-q")
-	if err != nil {
-		return err
-	}
+func (t *toolsDemo) tell(genesis string) (err error) {
 	if err := t.prepare(); err != nil {
 		return err
 	}
@@ -105,7 +89,7 @@ func (t *toolsDemo) tell() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.agent.Close()) }()
-	for _, one := range []act{
+	return t.play([]act{
 		{"What it sees", t.sees},
 		{"Allowed: a note", t.allowed},
 		{"Denied: a tool, and an argument that climbs out of its folder", t.blocked},
@@ -114,14 +98,8 @@ func (t *toolsDemo) tell() (err error) {
 		{"The budget", t.budget},
 		{"The server changes what it says about a tool", t.turned},
 		{"What the server really did", t.tally},
-		{"Every call is an entry, and the log verifies", func() error { return t.proof(strings.TrimSpace(genesis)) }},
-	} {
-		t.title(one.title)
-		if err := one.do(); err != nil {
-			return err
-		}
-	}
-	return nil
+		{"Every call is an entry, and the log verifies", func() error { return t.proof(genesis) }},
+	})
 }
 
 // prepare puts the desk behind the broker.
@@ -377,15 +355,5 @@ func (t *toolsDemo) proof(genesis string) error {
 	if _, err := t.must("calls", "stats"); err != nil {
 		return err
 	}
-	_, code, err := t.sbctl("audit", "verify", "--genesis", genesis)
-	if err != nil {
-		return err
-	}
-	t.expect("verify", code == 0, "the log is intact")
-	found, files, err := searchFiles(t.home, map[string][]byte{"the secret": []byte(t.token), "the arguments": []byte("resignation"), "the answer": []byte("water the plants")})
-	if err != nil {
-		return err
-	}
-	t.expect("no-content", len(found) == 0, "%s searched for the secret, arguments and answers, found: %s", count(files, "file"), strings.Join(append(found, "nothing")[:max(len(found), 1)], ", "))
-	return nil
+	return t.intact(genesis, "the secret, arguments and answers", map[string][]byte{"the secret": []byte(t.token), "the arguments": []byte("resignation"), "the answer": []byte("water the plants")})
 }
