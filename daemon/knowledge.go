@@ -263,15 +263,9 @@ func (k *knowledge) lose(id string) {
 
 // removeTenant takes a tenant out. The caller holds mu.
 func (k *knowledge) removeTenant(tenant string) {
-	for id := range k.digests {
-		if of, _ := k.index.TenantOf(id); of == tenant {
-			k.lose(id)
-		}
-	}
-	for id := range k.graves {
-		if of, _ := k.index.TenantOf(id); of == tenant {
-			delete(k.graves, id)
-		}
+	for _, id := range k.idsOf(tenant) {
+		k.lose(id)
+		delete(k.graves, id)
 	}
 	k.index.RemoveTenant(tenant)
 }
@@ -290,7 +284,11 @@ func (k *knowledge) ids(tenant string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.catchUp()
-	var ids []string
+	return k.idsOf(tenant)
+}
+
+// idsOf is ids for who holds mu and has caught up.
+func (k *knowledge) idsOf(tenant string) (ids []string) {
 	for _, all := range []func(func(string) bool){maps.Keys(k.digests), maps.Keys(k.graves)} {
 		for id := range all {
 			if of, _ := k.index.TenantOf(id); of == tenant {

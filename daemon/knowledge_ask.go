@@ -58,7 +58,7 @@ func (d *Daemon) recall(r *run, kind audit.Kind, tool string, action grants.Acti
 	return &recollection{d: d, r: r, action: action, tool: tool, named: named, entry: r.entry(kind)}
 }
 
-// named reports whether tenants can be named so.
+// tenantsNamed reports whether tenants can be named so.
 func tenantsNamed(tenants []string) bool {
 	return len(tenants) <= maxTenantsNamed && !slices.ContainsFunc(tenants, func(name string) bool { return grants.CheckName(name) != nil })
 }
@@ -68,7 +68,7 @@ func (c *recollection) malformed(ctx context.Context) error {
 	return c.d.malformed(ctx, c.r.peer, c.entry)
 }
 
-// answer carries the request out by handle, which is told the granted scope, and
+// answerFrom carries the request out by handle, which is told the granted scope, and
 // returns the answer that handle made, once its entry is durable.
 func answerFrom[T proto.Message](ctx context.Context, c *recollection, handle func(ix *memory.Index, scope []string) (T, uint64, error)) (T, error) {
 	var none, made T
@@ -190,28 +190,33 @@ func (c *recollection) tell(e *audit.Entry, v verdict) {
 }
 
 // rows reads entries from the vault, whatever the index says of them: what is in no
-// tenant of the scope is left out. Ids that have no row are left out
-// too: they were removed meanwhile.
-func (d *Daemon) rows(scope []string, ids func(func(id string) bool), each func(knowledgeEntry) error) error {
+// tenant of the scope is left out. Ids that have no row are left out too: they were
+// removed meanwhile.
+func (d *Daemon) rows(scope, ids []string, each func(knowledgeEntry) error) error {
 	return d.vault.View(func(tx *vault.Tx) error {
-		var failed error
-		ids(func(id string) bool {
-			row, err := tx.Get(bucketKnowledge, id)
+		for _, id := range ids {
+			e, err := readEntry(tx, id)
 			if errors.Is(err, vault.ErrNotFound) {
-				return true
-			}
-			var e knowledgeEntry
-			if err == nil {
-				e, err = decodeEntry(id, row)
+				continue
 			}
 			if err == nil && inScope(scope, e.Tenant) {
 				err = each(e)
 			}
-			failed = err
-			return err == nil
-		})
-		return failed
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	})
+}
+
+// readEntry reads one row. Errors are those of the vault.
+func readEntry(tx *vault.Tx, id string) (knowledgeEntry, error) {
+	row, err := tx.Get(bucketKnowledge, id)
+	if err != nil {
+		return knowledgeEntry{}, err
+	}
+	return decodeEntry(id, row)
 }
 
 // inScope is the second layer: whatever led here, an entry of another tenant goes
@@ -222,18 +227,21 @@ func inScope(scope []string, tenant string) bool {
 }
 
 // Tools of the memory, by what they need.
-var (
-	recallTools  = []string{grants.ToolBrowseRecent, grants.ToolHistory, grants.ToolKnowledgeStats, grants.ToolReadEntry, grants.ToolSearchKnowledge}
-	captureTools = []string{grants.ToolCaptureKnowledge}
-)
+var memoryTools = map[grants.Action][]string{
+	grants.MemoryRead:  grants.BuiltinsFor(grants.MemoryRead),
+	grants.MemoryWrite: grants.BuiltinsFor(grants.MemoryWrite),
+}
 
 // knowledgeTools are those that the run may use now on some tenant.
 func (d *Daemon) knowledgeTools(r *run) []string {
+	st, at := d.state(), d.clock.read()
 	var tools []string
-	for action, names := range map[grants.Action][]string{grants.MemoryRead: recallTools, grants.MemoryWrite: captureTools} {
-		granted, _ := d.state().scope(r.asker(), action, nil, d.clock.read())
+	for action, names := range memoryTools {
+		if !st.anyTenant(r.asker(), action, at) {
+			continue
+		}
 		for _, name := range names {
-			if len(granted) > 0 && r.ceiling.Lists(name) {
+			if r.ceiling.Lists(name) {
 				tools = append(tools, name)
 			}
 		}

@@ -68,7 +68,7 @@ func (d *Daemon) hits(ix *memory.Index, scope []string, query memory.Query, foun
 	if len(older) > 0 {
 		ids := slices.Collect(maps.Keys(older))
 		clear(older)
-		err := d.rows(scope, slices.Values(ids), func(e knowledgeEntry) error {
+		err := d.rows(scope, ids, func(e knowledgeEntry) error {
 			e.Text = ""
 			older[e.ID] = e
 			return nil
@@ -77,13 +77,13 @@ func (d *Daemon) hits(ix *memory.Index, scope []string, query memory.Query, foun
 			return err
 		}
 	}
-	return d.rows(scope, slices.Values(order), func(e knowledgeEntry) error {
+	return d.rows(scope, order, func(e knowledgeEntry) error {
 		if e.Forgotten != 0 {
 			return nil
 		}
 		hit := byID[e.ID]
 		message := d.entryMessage(ix, e)
-		message.Text, message.Cut = cutText(memory.Excerpt(e.Text, query, excerptBytes), e.Text)
+		shorten(message, query)
 		one := &brokerv1.KnowledgeHit{Entry: message, Score: hit.Score, Matched: older[hit.Matched].ID}
 		if older[hit.Matched].Tenant != e.Tenant && hit.Matched != "" { // not a version of this
 			return nil
@@ -98,8 +98,12 @@ func (d *Daemon) hits(ix *memory.Index, scope []string, query memory.Query, foun
 	})
 }
 
-// cutText is an excerpt and whether it is less than the text.
-func cutText(excerpt, text string) (string, bool) { return excerpt, excerpt != text }
+// shorten leaves of an entry's text what fits a query best.
+func shorten(e *brokerv1.KnowledgeEntry, query memory.Query) {
+	whole := e.Text
+	e.Text = memory.Excerpt(whole, query, excerptBytes)
+	e.Cut = e.Text != whole
+}
 
 func orDefault(value uint32, fallback int) int {
 	if value == 0 {
@@ -148,19 +152,16 @@ func (b broker) BrowseRecent(ctx context.Context, req *brokerv1.BrowseRecentRequ
 		if err != nil { // before is none of these, which an end of the list looks like as well
 			return out, 0, nil
 		}
-		ids := func(yield func(string) bool) {
-			for _, version := range recent {
-				if !yield(version.ID) {
-					return
-				}
-			}
+		ids := make([]string, len(recent))
+		for i, version := range recent {
+			ids[i] = version.ID
 		}
 		err = d.rows(scope, ids, func(e knowledgeEntry) error {
 			if e.Forgotten != 0 {
 				return nil
 			}
 			message := d.entryMessage(ix, e)
-			message.Text, message.Cut = cutText(memory.Excerpt(e.Text, memory.Query{}, excerptBytes), e.Text)
+			shorten(message, memory.Query{})
 			out.Entries = append(out.Entries, message)
 			return nil
 		})
@@ -209,7 +210,7 @@ func (b broker) ReadEntry(ctx context.Context, req *brokerv1.ReadEntryRequest) (
 	}
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.ReadEntryResponse, uint64, error) {
 		out := &brokerv1.ReadEntryResponse{}
-		err := d.rows(scope, slices.Values([]string{id}), func(e knowledgeEntry) error {
+		err := d.rows(scope, []string{id}, func(e knowledgeEntry) error {
 			out.Entry = d.entryMessage(ix, e)
 			return nil
 		})
@@ -241,7 +242,7 @@ func (b broker) EntryHistory(ctx context.Context, req *brokerv1.EntryHistoryRequ
 			ids = append(ids, version.ID)
 		}
 		left := maxHistory
-		err := d.rows(scope, slices.Values(ids), func(e knowledgeEntry) error {
+		err := d.rows(scope, ids, func(e knowledgeEntry) error {
 			message := e.message()
 			message.SupersededBy, message.Superseded = versions[e.ID].SupersededBy, versions[e.ID].Superseded
 			if len(message.Text) > left {
@@ -336,7 +337,7 @@ func (d *Daemon) captured(ctx context.Context, c *recollection, digest entryDige
 		id := c.from.same(digest)
 		c.stored = id
 		readable, _ := d.state().scope(c.r.asker(), grants.MemoryRead, nil, d.clock.read())
-		err := d.rows(scope, slices.Values([]string{id}), func(e knowledgeEntry) error {
+		err := d.rows(scope, []string{id}, func(e knowledgeEntry) error {
 			if !inScope(readable, e.Tenant) {
 				e = knowledgeEntry{ID: e.ID, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title, Tags: e.Tags}
 			}

@@ -24,10 +24,8 @@ import (
 
 // Limits of what an operator does with the memory at once.
 const (
-	maxForget      = 256
-	maxImportPiece = 1 << 20 // bytes of lines in one message
-	maxImportLine  = 256 << 10
-	exportPiece    = 256 << 10
+	maxForget   = 256
+	exportPiece = 256 << 10
 )
 
 // ForgetKnowledge takes the content of entries out of the vault, whose file is then
@@ -77,11 +75,7 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 		c := change{}
 		err = d.vault.View(func(tx *vault.Tx) error {
 			for _, id := range all {
-				row, err := tx.Get(bucketKnowledge, id)
-				if err != nil {
-					return err
-				}
-				e, err := decodeEntry(id, row)
+				e, err := readEntry(tx, id)
 				if err != nil {
 					return err
 				}
@@ -135,13 +129,8 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 		return nil, refuse("nothing is left of these entries")
 	}
 	_, _ = d.state().knowledge.use() // out of the index before the answer
-	if _, err := d.purgeLocked(ctx); err != nil {
-		d.upkeep.wake()
-		d.logger.Error("purging", "error", err)
-		return nil, &wire.Error{
-			Reason:  refusal(err).Reason,
-			Message: "it was forgotten; its sealed bytes are still in the vault's file and are purged as soon as that can be done",
-		}
+	if _, err := d.purgeNow(ctx, "it was forgotten"); err != nil {
+		return nil, err
 	}
 	response.Backups, err = d.backupNames(oldest)
 	return response, err
@@ -254,8 +243,8 @@ func (o operator) ImportKnowledge(stream grpc.BidiStreamingServer[operatorv1.Imp
 // piece takes in lines, all or none, and clears them.
 func (im *importing) piece(ctx context.Context, lines []byte) error {
 	defer clear(lines)
-	if len(lines) > maxImportPiece {
-		return refuse("at most %d KiB of lines in one message", maxImportPiece>>10)
+	if len(lines) > wire.MaxImportPiece {
+		return refuse("at most %d KiB of lines in one message", wire.MaxImportPiece>>10)
 	}
 	d := im.o.d
 	var parsed []knowledgeLine
@@ -269,7 +258,7 @@ func (im *importing) piece(ctx context.Context, lines []byte) error {
 		decoder := json.NewDecoder(bytes.NewReader(line))
 		decoder.DisallowUnknownFields()
 		err := decoder.Decode(&one)
-		if err == nil && (decoder.More() || len(line) > maxImportLine) {
+		if err == nil && (decoder.More() || len(line) > wire.MaxImportLine) {
 			err = errors.New("it is no object of at most 256 KiB")
 		}
 		if err == nil {
@@ -501,7 +490,7 @@ func (o operator) ExportKnowledge(req *operatorv1.ExportKnowledgeRequest, stream
 		batch := list[:min(len(list), 256)]
 		list = list[len(batch):]
 		var lines []knowledgeLine
-		err := d.rows(tenants, slices.Values(batch), func(e knowledgeEntry) error {
+		err := d.rows(tenants, batch, func(e knowledgeEntry) error {
 			if e.Forgotten == 0 {
 				lines = append(lines, knowledgeLine{
 					ID: e.ID, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title, Text: e.Text, Tags: e.Tags, Created: e.Created, Subject: e.Subject, Supersedes: e.Supersedes,

@@ -485,13 +485,8 @@ func (o operator) RemoveResource(ctx context.Context, req *operatorv1.RemoveReso
 	if err != nil || !req.GetPurge() {
 		return response, err
 	}
-	if response.Overwritten, err = d.purgeLocked(ctx); err != nil {
-		d.upkeep.wake()
-		d.logger.Error("purging", "error", err)
-		return nil, &wire.Error{
-			Reason:  refusal(err).Reason,
-			Message: name + " was removed; its sealed bytes are still in the vault's file and are purged as soon as that can be done",
-		}
+	if response.Overwritten, err = d.purgeNow(ctx, name+" was removed"); err != nil {
+		return nil, err
 	}
 	if response.Kept, err = keptVaults(d.home); err != nil {
 		return nil, err

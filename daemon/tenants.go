@@ -103,14 +103,7 @@ func (o operator) tenantRemoval(ctx context.Context, st *state, name string, gon
 func (s *state) scope(who asker, action grants.Action, named []string, at reading) (granted, outside []string) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	q := s.request(who, grants.Capability{Action: action}, at)
-	reach := s.keys.reach(who.key)
-	allowed := func(name string) bool {
-		q.Capability.Object = name
-		q.Object = s.object(q.Capability)
-		decided := grants.Decide(s.set, &q)
-		return (who.key == "" || reach[name]) && decided.Outcome == grants.Allowed && !decided.Limited
-	}
+	allowed := s.tenantJudge(who, action, at)
 	if len(named) == 0 {
 		for _, name := range slices.Sorted(maps.Keys(s.tenants)) {
 			if allowed(name) {
@@ -132,14 +125,42 @@ func (s *state) scope(who asker, action grants.Action, named []string, at readin
 	return granted, nil
 }
 
+// anyTenant reports whether a request that names no tenant would be about any. It
+// takes mu.
+func (s *state) anyTenant(who asker, action grants.Action, at reading) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	allowed := s.tenantJudge(who, action, at)
+	for name := range s.tenants {
+		if allowed(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// tenantJudge says of tenants, one after the other, whether they are granted: see
+// scope. The caller holds mu as long as it is used.
+func (s *state) tenantJudge(who asker, action grants.Action, at reading) func(name string) bool {
+	q := s.request(who, grants.Capability{Action: action}, at)
+	reach := s.keys.reach(who.key)
+	return func(name string) bool {
+		if who.key != "" && !reach[name] {
+			return false
+		}
+		q.Capability.Object = name
+		q.Object = s.object(q.Capability)
+		decided := grants.Decide(s.set, &q)
+		return decided.Outcome == grants.Allowed && !decided.Limited
+	}
+}
+
 // mayTenant returns the subjects that may do action in a tenant, whatever their runs
 // are like, sorted. The caller holds mu.
 func (s *state) mayTenant(action grants.Action, tenant string, at reading) []string {
 	var names []string
 	for _, subject := range s.set.Subjects() {
-		best := asker{subject: subject.Name, tier: grants.Sandboxed}
-		q := s.request(best, grants.Capability{Action: action, Object: tenant}, at)
-		if grants.Decide(s.set, &q).Outcome == grants.Allowed {
+		if s.tenantJudge(asker{subject: subject.Name, tier: grants.Sandboxed}, action, at)(tenant) {
 			names = append(names, subject.Name)
 		}
 	}

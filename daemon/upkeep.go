@@ -129,6 +129,21 @@ func (d *Daemon) purge(ctx context.Context) error {
 	return err
 }
 
+// purgeNow is purgeLocked for a verb that has just taken something out; done says
+// what, for an operator whom a purge that comes later is told of.
+func (d *Daemon) purgeNow(ctx context.Context, done string) (overwritten bool, err error) {
+	overwritten, err = d.purgeLocked(ctx)
+	if err == nil {
+		return overwritten, nil
+	}
+	d.upkeep.wake()
+	d.logger.Error("purging", "error", err)
+	return false, &wire.Error{
+		Reason:  refusal(err).Reason,
+		Message: done + "; its sealed bytes are still in the vault's file and are purged as soon as that can be done",
+	}
+}
+
 // purgeLocked is purge for callers that hold changing.mu.
 func (d *Daemon) purgeLocked(ctx context.Context) (overwritten bool, err error) {
 	if d.locked() {

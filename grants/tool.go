@@ -86,6 +86,19 @@ func CheckTool(name string) error {
 // IsBuiltin reports whether name is a tool that the shim has itself.
 func IsBuiltin(name string) bool { return slices.Contains(builtins[:], name) }
 
+// BuiltinsFor returns the built-in tools that require some capability of action,
+// sorted.
+func BuiltinsFor(action Action) []string {
+	var names []string
+	for _, name := range builtins {
+		if slices.ContainsFunc(BuiltinRequires(name), func(p Pattern) bool { return p.Action == action }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // BuiltinRequires returns what a built-in tool requires. What only explains or
 // reports is always there and requires nothing.
 func BuiltinRequires(name string) []Pattern {

@@ -13,6 +13,7 @@ import (
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/terminal"
+	"subjectbroker/proto/wire"
 )
 
 type memoryImportCmd struct {
@@ -40,12 +41,6 @@ Examples:
   sbctl memory import notes.jsonl --tenant acme --dry-run
   sbctl memory export | sbctl --home /srv/other memory import -`
 }
-
-// Limits of an import, in bytes; they are those of the daemon.
-const (
-	maxImportLine  = 256 << 10
-	maxImportPiece = 1 << 20
-)
 
 type memoryImportedView struct {
 	Lines   uint64 `json:"lines"`
@@ -155,7 +150,7 @@ func (a *app) importLines(ctx context.Context, doing string, c memoryImportCmd, 
 		case errors.Is(readErr, io.EOF):
 			return last, nil
 		case errors.Is(readErr, bufio.ErrBufferFull):
-			return last, refuse(doing, "line %d is longer than %d KiB", pieces.lines+1, maxImportLine>>10)
+			return last, refuse(doing, "line %d is longer than %d KiB", pieces.lines+1, wire.MaxImportLine>>10)
 		case readErr != nil:
 			return last, fail(readErr, "%s", doing)
 		}
@@ -170,7 +165,7 @@ type linePieces struct {
 }
 
 func newLinePieces(in io.Reader) *linePieces {
-	return &linePieces{in: bufio.NewReaderSize(in, maxImportLine+len("\r\n"))}
+	return &linePieces{in: bufio.NewReaderSize(in, wire.MaxImportLine+len("\r\n"))}
 }
 
 // next returns as many lines as go into one piece, which is the caller's. With the
@@ -187,7 +182,7 @@ func (p *linePieces) next() ([]byte, error) {
 		case len(line) > 0:
 			p.lines++
 		}
-		if len(piece)+len(line) > maxImportPiece {
+		if len(piece)+len(line) > wire.MaxImportPiece {
 			p.kept = append([]byte(nil), line...)
 			return piece, nil // an end is found again by the next call
 		}

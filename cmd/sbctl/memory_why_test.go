@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 )
 
 func TestMendMemory(t *testing.T) {
@@ -56,13 +57,13 @@ func TestMendMemory(t *testing.T) {
 
 // Pieces are whole lines, nothing is lost, and what is too long is no line.
 func TestLinePieces(t *testing.T) {
-	long := strings.Repeat("x", maxImportLine-1)
+	long := strings.Repeat("x", wire.MaxImportLine-1)
 	for _, text := range []string{"", "a", "a\n", "a\nb", "\n\n", strings.Repeat(long+"\n", 9), strings.Repeat(long+"\n", 4) + "end"} {
 		var all strings.Builder
 		pieces := newLinePieces(strings.NewReader(text))
 		for {
 			piece, err := pieces.next()
-			if len(piece) > maxImportPiece {
+			if len(piece) > wire.MaxImportPiece {
 				t.Errorf("a piece of %d bytes", len(piece))
 			}
 			all.Write(piece)
