@@ -28,7 +28,6 @@ const (
 // Limits of what a gateway sends along with a key.
 const (
 	maxPresented = 256 // bytes of a key
-	maxFlags     = 16
 )
 
 // presentation is a key that somebody presented to a gateway, as that passes it on.
@@ -40,7 +39,7 @@ type presentation struct {
 
 // wellFormed reports whether a gateway of ours could have sent it.
 func (pr presentation) wellFormed() bool {
-	if len(pr.key) > maxPresented || len(pr.flags) > maxFlags || !routes[pr.route] {
+	if len(pr.key) > maxPresented || len(pr.flags) > agentkey.MaxFlags || pr.route != agentkey.Stateful && pr.route != agentkey.Stateless {
 		return false
 	}
 	for _, flag := range pr.flags {
@@ -50,9 +49,6 @@ func (pr presentation) wellFormed() bool {
 	}
 	return true
 }
-
-// routes say what asks.
-var routes = map[string]bool{"stateful": true, "stateless": true}
 
 // openKeyed opens a run for whom a key speaks, which is all that a gateway can say of
 // that: subject and scope come from the key.

@@ -382,7 +382,7 @@ func (r *Relay) TryBegin(ctx context.Context, call RelayCall) (p *RelayPending, 
 		<-r.calls
 		return nil, false, nil
 	}
-	p.admitted()
+	p.holds.Store(true)
 	if !holdNow(r.pieces) {
 		p.release()
 		return nil, false, nil
@@ -530,13 +530,8 @@ func (r *Relay) admit(ctx context.Context, p *RelayPending) error {
 		<-r.calls
 		return r.ended(err)
 	}
-	p.admitted()
-	return nil
-}
-
-// admitted notes that p holds room.
-func (p *RelayPending) admitted() {
 	p.holds.Store(true)
+	return nil
 }
 
 // release gives back what the call holds of the relay's limits, once.

@@ -144,9 +144,6 @@ func tokenOf(header http.Header) ([]byte, Reason) {
 	return key, ""
 }
 
-// maxFlags is how many of those are told of one request.
-const maxFlags = 16
-
 // stripPrincipals removes the headers by which proxies say who asks, whom nobody
 // believes here, and returns which there were, as they stand in the list, sorted.
 func stripPrincipals(header http.Header) []string {
@@ -164,7 +161,7 @@ func stripPrincipals(header http.Header) []string {
 	}
 	slices.Sort(flags)
 	flags = slices.Compact(flags)
-	return flags[:min(len(flags), maxFlags)]
+	return flags[:min(len(flags), agentkey.MaxFlags)]
 }
 
 // hosts are the names under which the gateway is reached.

@@ -33,6 +33,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"subjectbroker/proto/agentkey"
 )
 
 // Presented is what the daemon is told of a request beside the key.
@@ -47,8 +49,8 @@ type Presented struct {
 // The two ways of using the gateway: with a session that was opened by initialize,
 // and without.
 const (
-	Stateful  = "stateful"
-	Stateless = "stateless"
+	Stateful  = agentkey.Stateful
+	Stateless = agentkey.Stateless
 )
 
 // Keys is who knows the agent keys. All methods are called concurrently, do not

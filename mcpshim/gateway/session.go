@@ -233,12 +233,10 @@ func (s *session) idle(now time.Time) bool {
 func (s *session) begin(m *strict.Message, token []byte) (*exchange, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.over:
-		return nil, errOver
-	case s.streams >= s.g.limits.Streams:
-		return nil, errCrowd
-	case s.id != "" && s.byID[string(m.ID)] != nil:
+	if err := s.full(); err != nil {
+		return nil, err
+	}
+	if s.id != "" && s.byID[string(m.ID)] != nil {
 		return nil, errTaken
 	}
 	s.next++
@@ -256,11 +254,8 @@ func (s *session) begin(m *strict.Message, token []byte) (*exchange, error) {
 func (s *session) listenTo() (*exchange, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.over:
-		return nil, errOver
-	case s.streams >= s.g.limits.Streams:
-		return nil, errCrowd
+	if err := s.full(); err != nil {
+		return nil, err
 	}
 	if s.listener != nil {
 		s.listener.dismiss()
@@ -272,6 +267,17 @@ func (s *session) listenTo() (*exchange, error) {
 	}
 	s.missed = nil
 	return e, nil
+}
+
+// full is why no more is taken in; nil while there is room. The caller holds mu.
+func (s *session) full() error {
+	switch {
+	case s.over:
+		return errOver
+	case s.streams >= s.g.limits.Streams:
+		return errCrowd
+	}
+	return nil
 }
 
 // exchange makes one that counts as open. The caller holds mu.

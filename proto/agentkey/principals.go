@@ -10,3 +10,13 @@ var Principals = []string{
 	"x-ms-client-principal", "x-ms-client-principal-", "x-principal", "x-remote-", "x-sb-", "x-subject", "x-tenant", "x-user", "x-user-",
 	"x-webauth-user",
 }
+
+// MaxFlags is how many of them are told of one request.
+const MaxFlags = 16
+
+// Routes: how a key is used at a gateway, in a session that was opened for it or
+// without one.
+const (
+	Stateful  = "stateful"
+	Stateless = "stateless"
+)
