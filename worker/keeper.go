@@ -31,6 +31,8 @@ type Keeper struct {
 	mu      sync.Mutex
 	run     *Run
 	err     error
+	begun   int           // attempts, also the one that is being made
+	ended   int           // the number of the attempt that run and err are of
 	settled chan struct{} // closed when the next attempt has ended
 	stopped bool
 	relays  map[relayKey]*relaySlot
@@ -59,36 +61,36 @@ func NewKeeper(config Config, notify func(Event)) (*Keeper, error) {
 }
 
 // Run returns the open run. When there is none it makes an attempt at once and
-// waits for it; the error is then the attempt's, a *wire.Error.
+// waits for it; the error is then the attempt's, a *wire.Error. What an attempt
+// found that was begun before does not count: the daemon may have come since.
 func (k *Keeper) Run(ctx context.Context) (*Run, error) {
 	k.mu.Lock()
-	run, settled, stopped := k.run, k.settled, k.stopped
-	k.mu.Unlock()
-	if run != nil {
+	defer k.mu.Unlock()
+	for before := k.begun; ; {
+		if k.run != nil && (k.ended > before || !k.run.isOver()) {
+			return k.run, nil
+		}
+		if k.stopped {
+			return nil, wire.Deny(wire.BrokerUnavailable)
+		}
+		if k.ended > before {
+			return nil, k.err
+		}
+		settled := k.settled
+		k.mu.Unlock()
 		select {
-		case <-run.Over():
-		default:
-			return run, nil
+		case k.kick <- struct{}{}:
+		default: // somebody else asked already
+		}
+		select {
+		case <-ctx.Done():
+		case <-settled:
+		}
+		k.mu.Lock()
+		if err := ctx.Err(); err != nil {
+			return nil, wire.FromError(err)
 		}
 	}
-	if stopped {
-		return nil, wire.Deny(wire.BrokerUnavailable)
-	}
-	select {
-	case k.kick <- struct{}{}:
-	default: // somebody else asked already
-	}
-	select {
-	case <-ctx.Done():
-		return nil, wire.FromError(ctx.Err())
-	case <-settled:
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.run == nil {
-		return nil, k.err
-	}
-	return k.run, nil
 }
 
 // Current is the run that is open now; nil when there is none. It does not wait.
@@ -108,6 +110,9 @@ func (k *Keeper) Keep(ctx context.Context) {
 	}()
 	again, failures := false, 0
 	for ctx.Err() == nil {
+		k.mu.Lock()
+		k.begun++
+		k.mu.Unlock()
 		run, err := k.config.open(ctx)
 		if err == nil {
 			failures = 0
@@ -130,7 +135,7 @@ func (k *Keeper) Keep(ctx context.Context) {
 func (k *Keeper) settle(run *Run, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.run, k.err = run, err
+	k.run, k.err, k.ended = run, err, k.begun
 	close(k.settled)
 	k.settled = make(chan struct{})
 	if run != nil {

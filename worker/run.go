@@ -149,12 +149,19 @@ func (r *Run) watchConnection() {
 // Over is closed when the run has ended, whoever ended it.
 func (r *Run) Over() <-chan struct{} { return r.over }
 
+func (r *Run) isOver() bool {
+	select {
+	case <-r.over:
+		return true
+	default:
+		return false
+	}
+}
+
 // Close ends the run and its connection. A daemon that does not answer at once
 // learns of it from the connection.
 func (r *Run) Close() {
-	select {
-	case <-r.over:
-	default:
+	if !r.isOver() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeDeadline)
 		defer cancel()
 		_, _ = r.broker.CloseRun(ctx, &brokerv1.CloseRunRequest{RunId: r.ID})
