@@ -335,7 +335,10 @@ type OpenRunResponse struct {
 	// Profile that the run is under, as decided by the daemon; empty means none.
 	Profile string `protobuf:"bytes,7,opt,name=profile,proto3" json:"profile,omitempty"`
 	// Id of the agent key that it was opened with: no secret. Empty when with none.
-	KeyId         string `protobuf:"bytes,8,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	KeyId string `protobuf:"bytes,8,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// What ListServers answers at this moment, so that nobody has to ask who only wants
+	// to know whether there are any. A daemon that does not say leaves it out.
+	Offered       *ListServersResponse `protobuf:"bytes,9,opt,name=offered,proto3" json:"offered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -424,6 +427,13 @@ func (x *OpenRunResponse) GetKeyId() string {
 		return x.KeyId
 	}
 	return ""
+}
+
+func (x *OpenRunResponse) GetOffered() *ListServersResponse {
+	if x != nil {
+		return x.Offered
+	}
+	return nil
 }
 
 // CloseRunRequest names the run to end.
@@ -2975,7 +2985,7 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x05claim\"B\n" +
 	"\fSubjectClaim\x12\x18\n" +
 	"\asubject\x18\x01 \x01(\tR\asubject\x12\x18\n" +
-	"\aprofile\x18\x02 \x01(\tR\aprofile\"\xe1\x01\n" +
+	"\aprofile\x18\x02 \x01(\tR\aprofile\"\xa9\x02\n" +
 	"\x0fOpenRunResponse\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
@@ -2985,7 +2995,8 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\vmax_content\x18\x06 \x01(\x04R\n" +
 	"maxContent\x12\x18\n" +
 	"\aprofile\x18\a \x01(\tR\aprofile\x12\x15\n" +
-	"\x06key_id\x18\b \x01(\tR\x05keyId\"(\n" +
+	"\x06key_id\x18\b \x01(\tR\x05keyId\x12F\n" +
+	"\aoffered\x18\t \x01(\v2,.subjectbroker.broker.v1.ListServersResponseR\aoffered\"(\n" +
 	"\x0fCloseRunRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\"\x12\n" +
 	"\x10CloseRunResponse\"-\n" +
@@ -3258,68 +3269,69 @@ var file_subjectbroker_broker_v1_broker_proto_goTypes = []any{
 var file_subjectbroker_broker_v1_broker_proto_depIdxs = []int32{
 	3,  // 0: subjectbroker.broker.v1.OpenRunRequest.subject:type_name -> subjectbroker.broker.v1.SubjectClaim
 	42, // 1: subjectbroker.broker.v1.OpenRunRequest.agent_key:type_name -> subjectbroker.broker.v1.AgentKeyClaim
-	9,  // 2: subjectbroker.broker.v1.ListResourcesResponse.resources:type_name -> subjectbroker.broker.v1.Resource
-	20, // 3: subjectbroker.broker.v1.WatchResponse.list_changed:type_name -> subjectbroker.broker.v1.ListChanged
-	22, // 4: subjectbroker.broker.v1.WatchResponse.resource_updated:type_name -> subjectbroker.broker.v1.ResourceUpdated
-	23, // 5: subjectbroker.broker.v1.WatchResponse.run_ended:type_name -> subjectbroker.broker.v1.RunEnded
-	21, // 6: subjectbroker.broker.v1.WatchResponse.ready:type_name -> subjectbroker.broker.v1.Ready
-	24, // 7: subjectbroker.broker.v1.WatchResponse.servers_changed:type_name -> subjectbroker.broker.v1.ServersChanged
-	28, // 8: subjectbroker.broker.v1.RelayRequest.open:type_name -> subjectbroker.broker.v1.RelayOpen
-	29, // 9: subjectbroker.broker.v1.RelayRequest.call:type_name -> subjectbroker.broker.v1.RelayCall
-	30, // 10: subjectbroker.broker.v1.RelayRequest.cancel:type_name -> subjectbroker.broker.v1.RelayCancel
-	31, // 11: subjectbroker.broker.v1.RelayRequest.outcome:type_name -> subjectbroker.broker.v1.RelayOutcome
-	32, // 12: subjectbroker.broker.v1.RelayRequest.listed:type_name -> subjectbroker.broker.v1.RelayListed
-	0,  // 13: subjectbroker.broker.v1.RelayOpen.mode:type_name -> subjectbroker.broker.v1.RelayMode
-	1,  // 14: subjectbroker.broker.v1.RelayOutcome.end:type_name -> subjectbroker.broker.v1.RelayEnd
-	33, // 15: subjectbroker.broker.v1.RelayListed.tools:type_name -> subjectbroker.broker.v1.ServerTool
-	35, // 16: subjectbroker.broker.v1.RelayResponse.opened:type_name -> subjectbroker.broker.v1.RelayOpened
-	36, // 17: subjectbroker.broker.v1.RelayResponse.verdict:type_name -> subjectbroker.broker.v1.RelayVerdict
-	37, // 18: subjectbroker.broker.v1.RelayResponse.waiting:type_name -> subjectbroker.broker.v1.RelayWaiting
-	38, // 19: subjectbroker.broker.v1.RelayResponse.answer:type_name -> subjectbroker.broker.v1.RelayAnswer
-	39, // 20: subjectbroker.broker.v1.RelayResponse.progress:type_name -> subjectbroker.broker.v1.RelayProgress
-	40, // 21: subjectbroker.broker.v1.RelayResponse.tools:type_name -> subjectbroker.broker.v1.RelayTools
-	41, // 22: subjectbroker.broker.v1.RelayResponse.kill:type_name -> subjectbroker.broker.v1.RelayKill
-	1,  // 23: subjectbroker.broker.v1.RelayAnswer.end:type_name -> subjectbroker.broker.v1.RelayEnd
-	33, // 24: subjectbroker.broker.v1.RelayTools.tools:type_name -> subjectbroker.broker.v1.ServerTool
-	2,  // 25: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
-	43, // 26: subjectbroker.broker.v1.BrokerService.Authenticate:input_type -> subjectbroker.broker.v1.AuthenticateRequest
-	5,  // 27: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
-	7,  // 28: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
-	10, // 29: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
-	12, // 30: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
-	14, // 31: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
-	16, // 32: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
-	18, // 33: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
-	25, // 34: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
-	27, // 35: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
-	44, // 36: subjectbroker.broker.v1.BrokerService.SearchKnowledge:input_type -> subjectbroker.broker.v1.SearchKnowledgeRequest
-	45, // 37: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:input_type -> subjectbroker.broker.v1.CaptureKnowledgeRequest
-	46, // 38: subjectbroker.broker.v1.BrokerService.BrowseRecent:input_type -> subjectbroker.broker.v1.BrowseRecentRequest
-	47, // 39: subjectbroker.broker.v1.BrokerService.KnowledgeStats:input_type -> subjectbroker.broker.v1.KnowledgeStatsRequest
-	48, // 40: subjectbroker.broker.v1.BrokerService.ReadEntry:input_type -> subjectbroker.broker.v1.ReadEntryRequest
-	49, // 41: subjectbroker.broker.v1.BrokerService.EntryHistory:input_type -> subjectbroker.broker.v1.EntryHistoryRequest
-	4,  // 42: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
-	50, // 43: subjectbroker.broker.v1.BrokerService.Authenticate:output_type -> subjectbroker.broker.v1.AuthenticateResponse
-	6,  // 44: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
-	8,  // 45: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
-	11, // 46: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
-	13, // 47: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
-	15, // 48: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
-	17, // 49: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
-	19, // 50: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
-	26, // 51: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
-	34, // 52: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
-	51, // 53: subjectbroker.broker.v1.BrokerService.SearchKnowledge:output_type -> subjectbroker.broker.v1.SearchKnowledgeResponse
-	52, // 54: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:output_type -> subjectbroker.broker.v1.CaptureKnowledgeResponse
-	53, // 55: subjectbroker.broker.v1.BrokerService.BrowseRecent:output_type -> subjectbroker.broker.v1.BrowseRecentResponse
-	54, // 56: subjectbroker.broker.v1.BrokerService.KnowledgeStats:output_type -> subjectbroker.broker.v1.KnowledgeStatsResponse
-	55, // 57: subjectbroker.broker.v1.BrokerService.ReadEntry:output_type -> subjectbroker.broker.v1.ReadEntryResponse
-	56, // 58: subjectbroker.broker.v1.BrokerService.EntryHistory:output_type -> subjectbroker.broker.v1.EntryHistoryResponse
-	42, // [42:59] is the sub-list for method output_type
-	25, // [25:42] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	26, // 2: subjectbroker.broker.v1.OpenRunResponse.offered:type_name -> subjectbroker.broker.v1.ListServersResponse
+	9,  // 3: subjectbroker.broker.v1.ListResourcesResponse.resources:type_name -> subjectbroker.broker.v1.Resource
+	20, // 4: subjectbroker.broker.v1.WatchResponse.list_changed:type_name -> subjectbroker.broker.v1.ListChanged
+	22, // 5: subjectbroker.broker.v1.WatchResponse.resource_updated:type_name -> subjectbroker.broker.v1.ResourceUpdated
+	23, // 6: subjectbroker.broker.v1.WatchResponse.run_ended:type_name -> subjectbroker.broker.v1.RunEnded
+	21, // 7: subjectbroker.broker.v1.WatchResponse.ready:type_name -> subjectbroker.broker.v1.Ready
+	24, // 8: subjectbroker.broker.v1.WatchResponse.servers_changed:type_name -> subjectbroker.broker.v1.ServersChanged
+	28, // 9: subjectbroker.broker.v1.RelayRequest.open:type_name -> subjectbroker.broker.v1.RelayOpen
+	29, // 10: subjectbroker.broker.v1.RelayRequest.call:type_name -> subjectbroker.broker.v1.RelayCall
+	30, // 11: subjectbroker.broker.v1.RelayRequest.cancel:type_name -> subjectbroker.broker.v1.RelayCancel
+	31, // 12: subjectbroker.broker.v1.RelayRequest.outcome:type_name -> subjectbroker.broker.v1.RelayOutcome
+	32, // 13: subjectbroker.broker.v1.RelayRequest.listed:type_name -> subjectbroker.broker.v1.RelayListed
+	0,  // 14: subjectbroker.broker.v1.RelayOpen.mode:type_name -> subjectbroker.broker.v1.RelayMode
+	1,  // 15: subjectbroker.broker.v1.RelayOutcome.end:type_name -> subjectbroker.broker.v1.RelayEnd
+	33, // 16: subjectbroker.broker.v1.RelayListed.tools:type_name -> subjectbroker.broker.v1.ServerTool
+	35, // 17: subjectbroker.broker.v1.RelayResponse.opened:type_name -> subjectbroker.broker.v1.RelayOpened
+	36, // 18: subjectbroker.broker.v1.RelayResponse.verdict:type_name -> subjectbroker.broker.v1.RelayVerdict
+	37, // 19: subjectbroker.broker.v1.RelayResponse.waiting:type_name -> subjectbroker.broker.v1.RelayWaiting
+	38, // 20: subjectbroker.broker.v1.RelayResponse.answer:type_name -> subjectbroker.broker.v1.RelayAnswer
+	39, // 21: subjectbroker.broker.v1.RelayResponse.progress:type_name -> subjectbroker.broker.v1.RelayProgress
+	40, // 22: subjectbroker.broker.v1.RelayResponse.tools:type_name -> subjectbroker.broker.v1.RelayTools
+	41, // 23: subjectbroker.broker.v1.RelayResponse.kill:type_name -> subjectbroker.broker.v1.RelayKill
+	1,  // 24: subjectbroker.broker.v1.RelayAnswer.end:type_name -> subjectbroker.broker.v1.RelayEnd
+	33, // 25: subjectbroker.broker.v1.RelayTools.tools:type_name -> subjectbroker.broker.v1.ServerTool
+	2,  // 26: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
+	43, // 27: subjectbroker.broker.v1.BrokerService.Authenticate:input_type -> subjectbroker.broker.v1.AuthenticateRequest
+	5,  // 28: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
+	7,  // 29: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
+	10, // 30: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
+	12, // 31: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
+	14, // 32: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
+	16, // 33: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
+	18, // 34: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
+	25, // 35: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
+	27, // 36: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
+	44, // 37: subjectbroker.broker.v1.BrokerService.SearchKnowledge:input_type -> subjectbroker.broker.v1.SearchKnowledgeRequest
+	45, // 38: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:input_type -> subjectbroker.broker.v1.CaptureKnowledgeRequest
+	46, // 39: subjectbroker.broker.v1.BrokerService.BrowseRecent:input_type -> subjectbroker.broker.v1.BrowseRecentRequest
+	47, // 40: subjectbroker.broker.v1.BrokerService.KnowledgeStats:input_type -> subjectbroker.broker.v1.KnowledgeStatsRequest
+	48, // 41: subjectbroker.broker.v1.BrokerService.ReadEntry:input_type -> subjectbroker.broker.v1.ReadEntryRequest
+	49, // 42: subjectbroker.broker.v1.BrokerService.EntryHistory:input_type -> subjectbroker.broker.v1.EntryHistoryRequest
+	4,  // 43: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
+	50, // 44: subjectbroker.broker.v1.BrokerService.Authenticate:output_type -> subjectbroker.broker.v1.AuthenticateResponse
+	6,  // 45: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
+	8,  // 46: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
+	11, // 47: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
+	13, // 48: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
+	15, // 49: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
+	17, // 50: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
+	19, // 51: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
+	26, // 52: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
+	34, // 53: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
+	51, // 54: subjectbroker.broker.v1.BrokerService.SearchKnowledge:output_type -> subjectbroker.broker.v1.SearchKnowledgeResponse
+	52, // 55: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:output_type -> subjectbroker.broker.v1.CaptureKnowledgeResponse
+	53, // 56: subjectbroker.broker.v1.BrokerService.BrowseRecent:output_type -> subjectbroker.broker.v1.BrowseRecentResponse
+	54, // 57: subjectbroker.broker.v1.BrokerService.KnowledgeStats:output_type -> subjectbroker.broker.v1.KnowledgeStatsResponse
+	55, // 58: subjectbroker.broker.v1.BrokerService.ReadEntry:output_type -> subjectbroker.broker.v1.ReadEntryResponse
+	56, // 59: subjectbroker.broker.v1.BrokerService.EntryHistory:output_type -> subjectbroker.broker.v1.EntryHistoryResponse
+	43, // [43:60] is the sub-list for method output_type
+	26, // [26:43] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_subjectbroker_broker_v1_broker_proto_init() }
