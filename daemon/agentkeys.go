@@ -22,6 +22,7 @@ const bucketAgentKeys = "agentkeys"
 type agentKeys struct {
 	byID   map[string]grants.AgentKey
 	byHash map[grants.KeyHash]string
+	puts   int // keys that were put since the last look for ended ones
 }
 
 func newAgentKeys() *agentKeys {
@@ -31,6 +32,21 @@ func newAgentKeys() *agentKeys {
 func (ks *agentKeys) put(k grants.AgentKey) {
 	ks.drop(k.ID)
 	ks.byID[k.ID], ks.byHash[k.Hash] = k, k.ID
+	ks.puts++
+}
+
+// lookEvery is of how many keys one more lets ended ones be looked for, so that
+// minting costs the same however many there are.
+const lookEvery = 1024
+
+// look reports whether it is time to look for ended keys, and takes it that this is
+// done. The caller holds changing.mu.
+func (ks *agentKeys) look() bool {
+	if ks.puts*lookEvery < len(ks.byID) {
+		return false
+	}
+	ks.puts = 0
+	return true
 }
 
 func (ks *agentKeys) drop(id string) {

@@ -91,6 +91,21 @@ func TestEndedKeysAreForgotten(t *testing.T) {
 	}
 }
 
+// Of many keys not every one that is minted has all of them looked through.
+func TestEndedKeysOfMany(t *testing.T) {
+	st, _ := manyKeys(t, 10*lookEvery)
+	looks := 0
+	for i := range 100 {
+		if st.keys.look() {
+			looks++
+		}
+		st.keys.put(st.keys.byID[keyIDOf(i)])
+	}
+	if looks != 10 {
+		t.Errorf("100 keys are minted and %d times all are looked at", looks)
+	}
+}
+
 // What a request about memory may touch: named tenants whole or not at all, the same
 // for one that is foreign and one that does not exist, and never more than the key has.
 func TestScope(t *testing.T) {

@@ -156,6 +156,9 @@ func (o operator) keysRevocation(ctx context.Context, st *state, subject string)
 // Whoever presents one of them is told that it is unknown. The caller holds
 // changing.mu.
 func (o operator) keyPruning(st *state, at reading) change {
+	if !st.keys.look() {
+		return change{}
+	}
 	var ended []grants.AgentKey
 	for _, k := range st.keys.byID {
 		if why := st.judgeKey(&k, at); why.auth == wire.ExpiredKey || why.auth == wire.RevokedKey && why.cause != string(grants.CauseSubjectDisabled) && why.cause != string(grants.CauseTierTooLow) {

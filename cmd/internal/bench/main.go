@@ -45,6 +45,7 @@ const (
 	asTools       = "tool-server"
 	asHopsJudge   = "hops-judge"
 	asHopsWrapper = "hops-wrapper"
+	asEmptyHTTP   = "empty-http"
 )
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -58,6 +59,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		err = clientServer(ctx, args[1], stdin, stdout)
 	case len(args) == 1 && args[0] == asTools:
 		err = toolServer(stdin, stdout)
+	case len(args) == 1 && args[0] == asEmptyHTTP:
+		err = emptyHTTPServer(ctx, stdin, stdout)
 	case len(args) == 2 && args[0] == asHopsJudge:
 		err = hopsJudge(args[1], stdin)
 	case len(args) > 2 && args[0] == asHopsWrapper:
@@ -137,6 +140,7 @@ var groups = []struct {
 	{"keys and checkpoints", measureKeys},
 	{"launch", measureLaunch},
 	{"memory", measureMemory},
+	{"gateway", measureGateway},
 	{"tools", measureTools},
 }
 

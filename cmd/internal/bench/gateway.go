@@ -1,0 +1,559 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/worker/client"
+)
+
+const (
+	gatewaySessions = 200 // open at once
+	gatewayKeys     = 50  // of which the sessions are: one key has fewer sessions, and a rate
+	fewKeys         = 10
+	gatewayCallers  = 8 // who open sessions one after the other
+)
+
+// measureGateway has MCP over HTTP: many sessions, what a call costs more than on the
+// socket, keys of which there are many, and what is left of sessions that were closed.
+func measureGateway(ctx context.Context, s *settings) ([]figure, error) {
+	figures, err := s.gatewayCalls(ctx)
+	if err != nil {
+		return figures, err
+	}
+	more, err := s.gatewayManyKeys(ctx)
+	figures = append(figures, more...)
+	if err != nil {
+		return figures, err
+	}
+	last, err := s.gatewayLeftovers(ctx)
+	return append(figures, last...), err
+}
+
+// gatewayCalls has sessions that are open at once. While they are, one of them is
+// compared with the socket; then all call together.
+func (s *settings) gatewayCalls(ctx context.Context) ([]figure, error) {
+	b, err := s.brokerWith(ctx, "gateway", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer b.stop()
+	keys, err := b.mint(ctx, gatewayKeys)
+	if err != nil {
+		return nil, err
+	}
+	g, err := s.gateway(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	defer g.stop()
+	var agents []*remote
+	var failed atomic.Int64
+	var opening sync.WaitGroup
+	for i := range gatewaySessions {
+		agent := g.agent(keys[i%len(keys)])
+		agents = append(agents, agent)
+		opening.Go(func() {
+			if agent.open(ctx) != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	opening.Wait()
+	if failed.Load() > 0 {
+		return nil, fmt.Errorf("%d of %d sessions could not be opened", failed.Load(), gatewaySessions)
+	}
+
+	session, err := b.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer session.close()
+	disk, err := newAppender(b.home, entrySize)
+	if err != nil {
+		return nil, err
+	}
+	defer disk.close()
+	floor, stopFloor, err := s.emptyHTTP(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer stopFloor()
+	var syncs, empties, acquires, calls, alone samples
+	for i := range s.pick(2000, 200) {
+		agent := agents[i%len(agents)]
+		for _, turn := range []struct {
+			to   *samples
+			call func() error
+		}{
+			{&syncs, disk.once},
+			{&empties, func() error { return floor.call(ctx) }},
+			{&acquires, func() error { return session.acquire(ctx, "small") }},
+			{&calls, func() error { return agent.read(ctx, "small") }},
+			{&alone, func() error { return agent.readAlone(ctx, "small") }},
+		} {
+			if err := timed(turn.to, turn.call); err != nil {
+				return nil, err
+			}
+		}
+	}
+	added := func(name string, of samples) figure {
+		more := of.p50() - acquires.p50()
+		return figure{
+			name: name, got: ms(more),
+			limit: fmt.Sprintf("1 ms; on the socket %s, an empty call over HTTP %s, fdatasync %s", ms(acquires.p50()), ms(empties.p50()), ms(syncs.p50())),
+			ratio: more.Seconds() / 0.001, bound: 1,
+		}
+	}
+	figures := []figure{
+		added(fmt.Sprintf("added to a read in one of %d sessions, p50", gatewaySessions), calls),
+		added("added to a read without a session, p50", alone),
+	}
+
+	var all samples
+	var errs atomic.Int64
+	var first atomic.Pointer[error]
+	var callers []func(context.Context) error
+	for _, agent := range agents {
+		callers = append(callers, func(ctx context.Context) error {
+			if err := agent.read(ctx, "small"); err != nil {
+				errs.Add(1)
+				first.CompareAndSwap(nil, &err)
+			}
+			return nil
+		})
+	}
+	rate, err := flood(ctx, callers, time.Duration(s.pick(10_000, 1000))*time.Millisecond, &all)
+	if err != nil {
+		return figures, err
+	}
+	if err := first.Load(); err != nil {
+		figures = append(figures, figure{name: "the first error", got: (*err).Error(), absent: true})
+	}
+	return append(figures, figure{
+		name: fmt.Sprintf("errors, %d sessions at once", gatewaySessions), got: fmt.Sprint(errs.Load()),
+		limit: fmt.Sprintf("none of %d calls, %.0f a second, p50 %s, p99 %s", len(all), rate, ms(all.p50()), ms(all.p99())),
+		ratio: float64(errs.Load()), bound: 0.5,
+	}), nil
+}
+
+// gatewayManyKeys has a request that is judged and does nothing else, of a daemon with
+// few keys and one with many. Their homes are in memory where there is such a disk:
+// it minted the keys sooner, and waiting for a real one would hide a difference.
+func (s *settings) gatewayManyKeys(ctx context.Context) ([]figure, error) {
+	many := s.pick(100_000, 1_000)
+	if _, err := os.Stat("/dev/shm"); err == nil {
+		inMemory := *s
+		if inMemory.dir, err = os.MkdirTemp("/dev/shm", "sb-bench-"); err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(inMemory.dir)
+		s = &inMemory
+	}
+	type side struct {
+		keys   int
+		agents []*remote // one key alone has a rate
+		took   samples
+	}
+	few, lots := &side{keys: fewKeys}, &side{keys: many}
+	var minted time.Duration
+	for _, one := range []*side{few, lots} {
+		b, err := s.brokerWith(ctx, fmt.Sprintf("keys-%d", one.keys), 0)
+		if err != nil {
+			return nil, err
+		}
+		defer b.stop()
+		begin := time.Now()
+		keys, err := b.mint(ctx, one.keys)
+		if err != nil {
+			return nil, err
+		}
+		minted = time.Since(begin)
+		g, err := s.gateway(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		defer g.stop()
+		for i := range fewKeys {
+			agent := g.agent(keys[i*len(keys)/fewKeys])
+			if err := agent.open(ctx); err != nil {
+				return nil, err
+			}
+			one.agents = append(one.agents, agent)
+		}
+	}
+	for i := range s.pick(4000, 600) {
+		for _, one := range []*side{few, lots} {
+			if err := timed(&one.took, func() error { return one.agents[i%fewKeys].ping(ctx) }); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return []figure{{
+		name: fmt.Sprintf("a request that is judged, %d keys, p50", many), got: ms(lots.took.p50()),
+		limit: fmt.Sprintf("with %d keys %s", fewKeys, ms(few.took.p50())),
+		ratio: float64(lots.took.p50()) / float64(few.took.p50()), bound: 1.2,
+	}, {
+		name: fmt.Sprintf("minting %d keys, each", many), got: ms(minted / time.Duration(many)),
+		limit: "a request that is judged " + ms(lots.took.p50()), ratio: float64(minted/time.Duration(many)) / float64(lots.took.p50()),
+	}}, nil
+}
+
+// gatewayLeftovers opens sessions, uses and closes them. What is left afterwards is
+// compared with what was left of few.
+func (s *settings) gatewayLeftovers(ctx context.Context) ([]figure, error) {
+	few, many := gatewaySessions, s.pick(10_000, 600)
+	before, err := s.worn(ctx, "worn-few", few)
+	if err != nil {
+		return nil, err
+	}
+	after, err := s.worn(ctx, "worn-many", many)
+	if err != nil {
+		return nil, err
+	}
+	var figures []figure
+	compare := func(what, unit string, few, many, bound float64) {
+		figures = append(figures, figure{
+			name: fmt.Sprintf("%s after %d sessions", what, after.sessions), got: fmt.Sprintf("%.4g%s", many, unit),
+			limit: fmt.Sprintf("after %d: %.4g%s", before.sessions, few, unit), ratio: many / few, bound: bound,
+		})
+	}
+	compare("gateway: memory", " MiB", before.gateway.memory, after.gateway.memory, 1.3)
+	compare("gateway: goroutines", "", before.gateway.goroutines, after.gateway.goroutines, 1.2)
+	compare("gateway: descriptors", "", before.gateway.files, after.gateway.files, 1.2)
+	compare("sbd: memory", " MiB", before.daemon.memory, after.daemon.memory, 1.3)
+	compare("sbd: goroutines", "", before.daemon.goroutines, after.daemon.goroutines, 1.2)
+	compare("sbd: descriptors", "", before.daemon.files, after.daemon.files, 1.2)
+	return figures, nil
+}
+
+// wear is what a process holds.
+type wear struct{ memory, goroutines, files float64 }
+
+type worn struct {
+	sessions        int
+	gateway, daemon wear
+}
+
+// worn has a new broker and gateway serve so many sessions, one after the other by
+// each of several callers, and says what they hold when all are closed.
+func (s *settings) worn(ctx context.Context, name string, sessions int) (*worn, error) {
+	b, err := s.brokerWith(ctx, name, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer b.stop()
+	keys, err := b.mint(ctx, gatewayKeys)
+	if err != nil {
+		return nil, err
+	}
+	g, err := s.gateway(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	defer g.stop()
+	var next atomic.Int64
+	var callers sync.WaitGroup
+	errs := make(chan error, gatewayCallers)
+	for range gatewayCallers {
+		callers.Go(func() {
+			for i := int(next.Add(1)); i <= sessions; i = int(next.Add(1)) {
+				agent := g.agent(keys[i%len(keys)])
+				err := agent.open(ctx)
+				if err == nil {
+					err = agent.read(ctx, "small")
+				}
+				if err == nil {
+					err = agent.close(ctx)
+				}
+				if err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	callers.Wait()
+	close(errs)
+	if err := <-errs; err != nil {
+		return nil, err
+	}
+	g.http.CloseIdleConnections()
+	done := &worn{sessions: sessions}
+	select { // what ends does so by itself, and a collector that has nothing to do runs every two minutes
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Duration(s.pick(5000, 1000)) * time.Millisecond):
+	}
+	if done.gateway, err = g.wear(); err != nil {
+		return nil, err
+	}
+	done.daemon, err = b.wear()
+	return done, err
+}
+
+// wear ends the daemon and says what it held.
+func (b *broker) wear() (wear, error) {
+	w, err := held(b.daemon.Process.Pid)
+	if err != nil {
+		return w, err
+	}
+	_ = b.daemon.Process.Signal(syscall.SIGQUIT)
+	<-b.ended
+	w.goroutines = goroutines(b.daemon.Stderr.(*bytes.Buffer).Bytes())
+	return w, nil
+}
+
+// held is what a process holds, but for goroutines.
+func held(pid int) (w wear, err error) {
+	if w.memory, err = resident(pid); err != nil {
+		return w, err
+	}
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	w.files = float64(len(files))
+	return w, err
+}
+
+// goroutines counts those that a program lists that is ended by SIGQUIT.
+func goroutines(trace []byte) float64 {
+	var n float64
+	for line := range bytes.Lines(trace) {
+		if bytes.HasPrefix(line, []byte("goroutine ")) && !bytes.HasPrefix(line, []byte("goroutine 0 ")) {
+			n++
+		}
+	}
+	return n
+}
+
+// mint mints n keys for the subject.
+func (b *broker) mint(ctx context.Context, n int) ([]string, error) {
+	conn, err := client.Operator(ctx, client.Places{Home: b.home, SocketDir: filepath.Join(b.home, "run")})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	operator := operatorv1.NewOperatorServiceClient(conn)
+	keys := make([]string, n)
+	for i := range keys {
+		minted, err := operator.MintAgentKey(ctx, &operatorv1.MintAgentKeyRequest{Subject: subject})
+		if err != nil {
+			return nil, err
+		}
+		keys[i] = string(minted.GetToken())
+	}
+	return keys, nil
+}
+
+// httpGateway is a real sb-mcp serve.
+type httpGateway struct {
+	cmd   *exec.Cmd
+	url   string
+	http  *http.Client
+	trace *bytes.Buffer // what it has written on standard error since it listened
+	read  chan struct{} // closed when that is whole
+}
+
+func (s *settings) gateway(ctx context.Context, b *broker) (*httpGateway, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "sb-mcp"), "serve", "--listen", "127.0.0.1:0", "--home", b.home)
+	cmd.Env = environment()
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	g := &httpGateway{cmd: cmd, http: httpClient(), trace: &bytes.Buffer{}, read: make(chan struct{})}
+	lines := bufio.NewReader(stderr)
+	line, err := lines.ReadString('\n')
+	_, url, found := strings.Cut(strings.TrimSpace(line), "listening at ")
+	go func() {
+		defer close(g.read)
+		_, _ = g.trace.ReadFrom(lines)
+	}()
+	if err != nil || !found {
+		g.stop()
+		return nil, fmt.Errorf("sb-mcp serve: %s", strings.TrimSpace(line))
+	}
+	g.url = url
+	return g, nil
+}
+
+func httpClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{MaxIdleConns: 2 * gatewaySessions, MaxIdleConnsPerHost: 2 * gatewaySessions}}
+}
+
+func (g *httpGateway) stop() {
+	_ = g.cmd.Process.Signal(os.Interrupt)
+	kill := time.AfterFunc(10*time.Second, func() { _ = g.cmd.Process.Kill() })
+	defer kill.Stop()
+	<-g.read
+	_ = g.cmd.Wait()
+}
+
+// wear ends the gateway and says what it held.
+func (g *httpGateway) wear() (wear, error) {
+	w, err := held(g.cmd.Process.Pid)
+	if err != nil {
+		return w, err
+	}
+	_ = g.cmd.Process.Signal(syscall.SIGQUIT)
+	<-g.read
+	w.goroutines = goroutines(g.trace.Bytes())
+	return w, nil
+}
+
+// remote is an agent that speaks over HTTP.
+type remote struct {
+	g       *httpGateway
+	key     string
+	session string
+	next    int
+}
+
+func (g *httpGateway) agent(key string) *remote { return &remote{g: g, key: key} }
+
+const helloHTTP = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`
+
+func (a *remote) open(ctx context.Context) error {
+	response, _, err := a.do(ctx, http.MethodPost, helloHTTP, nil)
+	if err != nil {
+		return err
+	}
+	a.session = response.Header.Get("Mcp-Session-Id")
+	_, _, err = a.do(ctx, http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, nil)
+	return err
+}
+
+func (a *remote) close(ctx context.Context) error {
+	_, _, err := a.do(ctx, http.MethodDelete, "", nil)
+	return err
+}
+
+func (a *remote) ping(ctx context.Context) error {
+	a.next++
+	_, _, err := a.do(ctx, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"ping"}`, a.next), nil)
+	return err
+}
+
+// read reads a resource and insists on having it.
+func (a *remote) read(ctx context.Context, name string) error {
+	a.next++
+	_, body, err := a.do(ctx, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"read_resource","arguments":{"resourceId":%q}}}`, a.next, name), nil)
+	return allowed(body, err)
+}
+
+// readAlone is read without the session.
+func (a *remote) readAlone(ctx context.Context, name string) error {
+	const revision = "2026-07-28"
+	alone := &remote{g: a.g, key: a.key}
+	_, body, err := alone.do(ctx, http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read_resource","arguments":{"resourceId":%q},"_meta":{"io.modelcontextprotocol/protocolVersion":%q,"io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`, name, revision),
+		map[string]string{"Mcp-Protocol-Version": revision, "Mcp-Method": "tools/call", "Mcp-Name": "read_resource"})
+	return allowed(body, err)
+}
+
+func allowed(body []byte, err error) error {
+	if err == nil && !bytes.Contains(body, []byte("allow")) && !bytes.Contains(body, []byte("ALLOWED")) {
+		err = fmt.Errorf("read_resource was answered with %.300s", body)
+	}
+	return err
+}
+
+func (a *remote) do(ctx context.Context, method, body string, header map[string]string) (*http.Response, []byte, error) {
+	request, err := http.NewRequestWithContext(ctx, method, a.g.url, strings.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+a.key)
+	request.Header.Set("Accept", "application/json, text/event-stream")
+	if body != "" {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if a.session != "" {
+		request.Header.Set("Mcp-Session-Id", a.session)
+	}
+	for name, value := range header {
+		request.Header.Set(name, value)
+	}
+	response, err := a.g.http.Do(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode/100 != 2 {
+		err = fmt.Errorf("%s was answered with %s: %.300s", method, response.Status, answer)
+	}
+	return response, answer, err
+}
+
+// emptyHTTP starts a server over HTTP that does nothing.
+func (s *settings) emptyHTTP(ctx context.Context) (*emptyCaller, func(), error) {
+	server, err := start(ctx, s.self, asEmptyHTTP)
+	if err != nil {
+		return nil, nil, err
+	}
+	url, err := server.out.ReadString('\n')
+	if err != nil {
+		server.stop()
+		return nil, nil, err
+	}
+	return &emptyCaller{strings.TrimSpace(url), httpClient()}, server.stop, nil
+}
+
+type emptyCaller struct {
+	url  string
+	http *http.Client
+}
+
+func (c *emptyCaller) call(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(helloHTTP))
+	if err != nil {
+		return err
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	_, err = io.Copy(io.Discard, response.Body)
+	return err
+}
+
+// emptyHTTPServer is the hidden mode in which this program is a server over HTTP that
+// gives every body back. It ends with its input.
+func emptyHTTPServer(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body)
+	})}
+	go func() {
+		_, _ = io.Copy(io.Discard, stdin)
+		_ = server.Close()
+	}()
+	if _, err := fmt.Fprintf(stdout, "http://%s/\n", listener.Addr()); err != nil {
+		return err
+	}
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
