@@ -509,6 +509,8 @@ func agrees(header http.Header, m *strict.Message, about meta) (code int, text s
 	revision := header.Get(headerRevision)
 	inside := about.text(mcp.MetaKeyProtocolVersion)
 	switch {
+	case m.ID != nil && inside != "" && inside != revision: // whatever they are
+		return mcp.CodeHeaderMismatch, "the header " + headerRevision + " is not the protocol version in _meta", nil
 	case revision != "" && !slices.Contains(revisions, revision), inside != "" && !slices.Contains(revisions, inside):
 		return unsupported, "the protocol version is not supported", supported(revision)
 	case inside == "" && revision < stateless.Revision:
@@ -517,8 +519,6 @@ func agrees(header http.Header, m *strict.Message, about meta) (code int, text s
 		return 0, "", nil
 	case m.ID != nil && inside == "":
 		return strict.CodeInvalidParams, "invalid params: no " + mcp.MetaKeyProtocolVersion + " in _meta", nil
-	case m.ID != nil && inside != revision:
-		return mcp.CodeHeaderMismatch, "the header " + headerRevision + " is not the protocol version in _meta", nil
 	case m.Answer:
 		return 0, "", nil
 	case header.Get(headerMethod) != m.Method:
