@@ -77,6 +77,12 @@ func (o *Offline) examineAll(ctx context.Context, expect *verify.Point) (err err
 		return x.contents
 	}
 	o.say("vault: ok, generation %d, %d rows and every content", x.state.Generation, x.state.Count)
+	if x.memoryErr != nil {
+		return x.memoryErr
+	}
+	if m := x.memory; m.entries+m.forgotten+len(x.inForce.tenants) > 0 {
+		o.say("memory: ok, %d entries and %d that were forgotten, of %d tenants", m.entries, m.forgotten, len(x.inForce.tenants))
+	}
 	for _, k := range x.keys {
 		o.say("key: the slot %s does not open: %v", k.kind, k.err)
 	}

@@ -28,8 +28,9 @@ type plan struct {
 	cause     string        // of vault.accept; empty: there is nothing to accept
 	above     uint64        // the accepted generation is above this one
 	spent     []grants.Grant
-	counting  []rules.Policy // whose budgets and numbers of calls count as used up
-	answers   []consent      // that stand, and do not any more
+	counting  []rules.Policy   // whose budgets and numbers of calls count as used up
+	answers   []consent        // that stand, and do not any more
+	again     []knowledgeEntry // of the memory, whose content is taken out once more
 	moveHead  bool
 	newSlot   string // kind of a new key slot, instead of one whose key is lost; empty: none
 	forget    bool   // the operator's passphrase
@@ -89,11 +90,14 @@ func (o *Offline) diagnose(ctx context.Context, x *examination) (*plan, error) {
 			return nil, err
 		}
 	}
-	if x.contents != nil {
-		if p.nothing() {
-			return nil, x.contents
+	for _, damage := range []error{x.contents, x.memoryErr} {
+		if damage == nil {
+			continue
 		}
-		p.note("found: %v; that stays as it is: see sbd check", x.contents)
+		if p.nothing() {
+			return nil, damage
+		}
+		p.note("found: %v; that stays as it is: see sbd check", damage)
 	}
 	if p.nothing() {
 		for _, line := range x.tidy() {
@@ -141,6 +145,9 @@ func (p *plan) restored(x *examination) {
 	r := x.restored
 	p.note("found: the vault was restored from the backup %s of %s", r.Backup, stamp(fromMillis(r.Created)))
 	p.note("lost: whatever was changed after that, grants revoked since are in force again")
+	if x.memory.entries > 0 {
+		p.note("lost: what was forgotten of the memory after that; its content is in this vault again: where there is a log of then, sbctl memory forget --log DIR forgets it here, too")
+	}
 	p.accept(x, causeRestored)
 	p.newLog(x, r.origin())
 }
@@ -255,11 +262,14 @@ func (p *plan) effects(x *examination) {
 	if more := x.log.beyond - len(x.log.effects); more > 0 {
 		p.note("      and %d more", more)
 	}
+	if p.again = x.again; len(p.again) > 0 {
+		p.note("does: forgets %d entries of the memory once more; the vault that is kept still holds them", len(p.again))
+	}
 }
 
 func effectLine(e verify.Entry) string {
 	line := fmt.Sprintf("entry %d, %s: %s", e.Seq, stamp(e.Timestamp), e.Kind)
-	for _, word := range []string{e.SubjectID, e.ResourceID, e.Capability, e.GrantID} {
+	for _, word := range append([]string{e.SubjectID, e.ResourceID, e.Capability, e.GrantID, e.KeyID}, e.Tenants...) {
 		if word != "" {
 			line += " " + word
 		}

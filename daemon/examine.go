@@ -20,18 +20,21 @@ import (
 // examination is what was found in a home that no daemon holds. Looking changes
 // nothing.
 type examination struct {
-	settings fileConfig
-	vault    *vault.Vault // open read-only; the caller closes it
-	keys     []keyFault   // why the machine's own key sources did not open it
-	alone    bool         // one of them did
-	contents error        // why not every content is what its record says
-	state    vault.State
-	inForce  *state
-	restored *restoredRow // nil unless the vault came from a backup and was not accepted yet
-	log      foundLog
-	head     *keptHead // kept outside the home; nil: none
-	headErr  error     // why it could not be read, or is of another vault or log
-	keyErr   error     // why the signing key does not fit the log
+	settings  fileConfig
+	vault     *vault.Vault // open read-only; the caller closes it
+	keys      []keyFault   // why the machine's own key sources did not open it
+	alone     bool         // one of them did
+	contents  error        // why not every content is what its record says
+	memory    memoryFound
+	memoryErr error            // why not every entry of the memory is as it was written
+	again     []knowledgeEntry // entries of the memory that the log says were forgotten, without their content
+	state     vault.State
+	inForce   *state
+	restored  *restoredRow // nil unless the vault came from a backup and was not accepted yet
+	log       foundLog
+	head      *keptHead // kept outside the home; nil: none
+	headErr   error     // why it could not be read, or is of another vault or log
+	keyErr    error     // why the signing key does not fit the log
 }
 
 func (x *examination) close() error {
@@ -51,6 +54,7 @@ type foundLog struct {
 	applied uint64            // highest generation that was applied
 	pending uint64            // generation of an intent without an end; 0: none
 	effects []verify.Entry    // what was applied or intended above the vault's generation, up to keptEffects
+	forgot  []string          // entries of the memory that were forgotten above it
 	beyond  int               // how many those are
 	newest  verify.Entry
 
@@ -92,6 +96,9 @@ func (o *Offline) openedVault(ctx context.Context, x *examination) error {
 	if err := x.inForce.recount(x.state.Meters, nil); err != nil {
 		return err
 	}
+	if x.memory, x.memoryErr = examineMemory(v, x.inForce.tenants, o.progress("memory")); x.memoryErr != nil && !errors.Is(x.memoryErr, vault.ErrIntegrity) {
+		return x.memoryErr
+	}
 	x.restored, err = readRestored(v)
 	return err
 }
@@ -127,6 +134,9 @@ func (o *Offline) examineLog(ctx context.Context, x *examination, more ...*verif
 		return fault(wire.AuditDamaged, "%w", err)
 	}
 	if err := x.log.read(ctx, dir, x, more); err != nil {
+		return err
+	}
+	if x.again, err = stillThere(x.vault, x.log.forgot); err != nil {
 		return err
 	}
 	x.keyErr = x.keyFits(o.Home)
@@ -194,6 +204,9 @@ func (l *foundLog) follow(e verify.Entry, generation uint64) {
 		if e.Generation > generation {
 			if l.beyond++; len(l.effects) < keptEffects {
 				l.effects = append(l.effects, e)
+			}
+			if audit.Kind(e.Kind) == kindMemoryForget {
+				l.forgot = append(l.forgot, e.ResourceID)
 			}
 		}
 	}

@@ -56,6 +56,9 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 		var all []string
 		for _, id := range ids {
 			chain := ix.History(id)
+			if chain == nil && req.GetPresentOnly() {
+				continue
+			}
 			if chain == nil {
 				return change{}, &wire.Error{Reason: wire.InvalidArgument, Message: "there is no entry " + id}
 			}
@@ -125,15 +128,28 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 	if err != nil {
 		return nil, err
 	}
-	if len(response.EntryIds) == 0 {
+	switch {
+	case len(response.EntryIds) > 0:
+	case req.GetPresentOnly():
+		return response, nil
+	default:
 		return nil, refuse("nothing is left of these entries")
 	}
 	_, _ = d.state().knowledge.use() // out of the index before the answer
-	if _, err := d.purgeNow(ctx, "it was forgotten"); err != nil {
+	if response.Overwritten, err = d.purgeNow(ctx, "it was forgotten"); err != nil {
 		return nil, err
 	}
-	response.Backups, err = d.backupNames(oldest)
+	response.Backups, response.Kept, err = d.copiesSince(oldest)
 	return response, err
+}
+
+// copiesSince are the copies of the vault that hold what was in it at a time: the
+// backups that were made since, in words, and the files that recoveries have kept.
+func (d *Daemon) copiesSince(since time.Time) (backups, kept []string, err error) {
+	if backups, err = d.backupNames(since); err == nil {
+		kept, err = keptVaults(d.home)
+	}
+	return backups, kept, err
 }
 
 // backupNames are the backups since a time, in words.

@@ -264,6 +264,13 @@ func verifyCopy(ctx context.Context, file string, manifest backup.Manifest, keys
 	if err := v.Verify(true, nil); err != nil {
 		return 0, err
 	}
+	inForce, err := load(v, map[string]uint64{})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := examineMemory(v, inForce.tenants, func(int64, int64) {}); err != nil {
+		return 0, err
+	}
 	err = v.View(func(tx *vault.Tx) error {
 		return tx.Records(func(r vault.Record) error { contents += uint64(len(r.Versions)); return nil })
 	})

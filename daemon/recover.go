@@ -245,13 +245,18 @@ func (r *recovery) accept(ctx context.Context) error {
 		effects = append(effects, c.entry(*e))
 		delete(marks.Uses, c.id)
 	}
+	for _, one := range r.again {
+		e := r.entry(kindMemoryForget)
+		e.ResourceID, e.Tenants, e.Cause = one.ID, []string{one.Tenant}, r.cause
+		effects = append(effects, e)
+	}
 	void := withdrawal(r.answers, effects)
 	j := &offlineJournal{journal: journal{ctx: ctx, d: r.d, change: change{effects: effects}, st: newState()}, reached: r.reached}
 	err = r.d.vault.Accept(j, r.above+1, marks, func(tx *vault.Tx) error {
 		if err := tx.Delete(bucketDaemon, rowRestored); err != nil && !errors.Is(err, vault.ErrNotFound) {
 			return err
 		}
-		return void.write(tx)
+		return errors.Join(void.write(tx), forgetAgain(tx, r.again, millis(r.d.clock.now())))
 	})
 	if err != nil {
 		return err

@@ -323,6 +323,16 @@ func (o *Offline) inspectCopy(ctx context.Context, file string, manifest backup.
 			return err
 		}
 	}
+	inForce, err := load(v, map[string]uint64{})
+	if err != nil {
+		return err
+	}
+	memory, memoryErr := examineMemory(v, inForce.tenants, o.progress("memory"))
+	if memoryErr != nil {
+		o.say("damaged: %v; it is restored as it is, and the memory is not used", memoryErr)
+	} else if memory.entries > 0 {
+		o.say("memory: %d entries and %d that were forgotten; what was forgotten after this backup was made is in it", memory.entries, memory.forgotten)
+	}
 	contents := 0
 	err = v.View(func(tx *vault.Tx) error {
 		return tx.Records(func(r vault.Record) error {

@@ -105,7 +105,7 @@ func (o operator) RemoveTenant(ctx context.Context, req *operatorv1.RemoveTenant
 	}
 	if response.Entries > 0 {
 		_, _ = d.state().knowledge.use() // out of the index before the answer
-		response.Backups, err = d.backupNames(since)
+		response.Backups, response.Kept, err = d.copiesSince(since)
 	}
 	return response, err
 }

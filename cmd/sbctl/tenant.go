@@ -165,16 +165,16 @@ func (c tenantRmCmd) Run(ctx context.Context, a *app) error {
 	if err := a.confirm(ctx, doing, fmt.Sprintf("Remove tenant %s, with all its entries and the grants that name it?", c.Tenant)); err != nil {
 		return err
 	}
-	got, err := call(ctx, a, doing, &operatorv1.RemoveTenantRequest{Name: c.Tenant}, operatorv1.OperatorServiceClient.RemoveTenant)
+	got, err := callWithin(ctx, a, purgePatience, doing, &operatorv1.RemoveTenantRequest{Name: c.Tenant}, operatorv1.OperatorServiceClient.RemoveTenant)
 	if err != nil {
 		return err
 	}
-	a.tellBackups(got.GetBackups())
+	a.tellBackups(got.GetBackups(), got.GetKept())
 	return a.out.Object(ui.Object{ID: c.Tenant, Fields: []ui.Field{
 		{Name: "removed", Value: c.Tenant},
 		{Name: "entries", Value: fmt.Sprint(got.GetEntries())},
 		{Name: "grants revoked", Value: fmt.Sprint(got.GetRevoked())},
-	}, Value: tenantRemovedView{c.Tenant, true, got.GetEntries(), got.GetRevoked(), append([]string{}, got.GetBackups()...)}})
+	}, Value: tenantRemovedView{c.Tenant, true, got.GetEntries(), got.GetRevoked(), append([]string{}, got.GetBackups()...), append([]string{}, got.GetKept()...)}})
 }
 
 // tenantView is a tenant for programs.
@@ -197,6 +197,7 @@ type tenantRemovedView struct {
 	Entries uint64   `json:"entries"`
 	Revoked uint32   `json:"revoked"` // grants
 	Backups []string `json:"backups"` // that still hold the entries
+	Kept    []string `json:"kept"`    // files of before a recovery
 }
 
 func viewTenant(t *operatorv1.Tenant) tenantView {

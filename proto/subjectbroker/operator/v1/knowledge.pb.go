@@ -995,7 +995,9 @@ type RemoveTenantResponse struct {
 	// Grants that were revoked.
 	Revoked uint32 `protobuf:"varint,2,opt,name=revoked,proto3" json:"revoked,omitempty"`
 	// Backups that still hold its entries.
-	Backups       []string `protobuf:"bytes,3,rep,name=backups,proto3" json:"backups,omitempty"`
+	Backups []string `protobuf:"bytes,3,rep,name=backups,proto3" json:"backups,omitempty"`
+	// Files of before a recovery, beside the vault, that may still hold them.
+	Kept          []string `protobuf:"bytes,4,rep,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1051,13 +1053,22 @@ func (x *RemoveTenantResponse) GetBackups() []string {
 	return nil
 }
 
+func (x *RemoveTenantResponse) GetKept() []string {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
 // ForgetKnowledgeRequest names entries.
 type ForgetKnowledgeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ids.
 	EntryIds []string `protobuf:"bytes,1,rep,name=entry_ids,json=entryIds,proto3" json:"entry_ids,omitempty"`
 	// True to take the older versions of each along.
-	History       bool `protobuf:"varint,2,opt,name=history,proto3" json:"history,omitempty"`
+	History bool `protobuf:"varint,2,opt,name=history,proto3" json:"history,omitempty"`
+	// True to pass over ids that are not there, or were forgotten before.
+	PresentOnly   bool `protobuf:"varint,3,opt,name=present_only,json=presentOnly,proto3" json:"present_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1106,13 +1117,24 @@ func (x *ForgetKnowledgeRequest) GetHistory() bool {
 	return false
 }
 
+func (x *ForgetKnowledgeRequest) GetPresentOnly() bool {
+	if x != nil {
+		return x.PresentOnly
+	}
+	return false
+}
+
 // ForgetKnowledgeResponse says what is gone.
 type ForgetKnowledgeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Entries whose content is gone from vault, index and history.
 	EntryIds []string `protobuf:"bytes,1,rep,name=entry_ids,json=entryIds,proto3" json:"entry_ids,omitempty"`
 	// Backups that still hold it, as far as they are known.
-	Backups       []string `protobuf:"bytes,2,rep,name=backups,proto3" json:"backups,omitempty"`
+	Backups []string `protobuf:"bytes,2,rep,name=backups,proto3" json:"backups,omitempty"`
+	// Files of before a recovery, beside the vault, that may still hold it.
+	Kept []string `protobuf:"bytes,3,rep,name=kept,proto3" json:"kept,omitempty"`
+	// True when the old bytes of the vault's file were overwritten where they lay.
+	Overwritten   bool `protobuf:"varint,4,opt,name=overwritten,proto3" json:"overwritten,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1159,6 +1181,20 @@ func (x *ForgetKnowledgeResponse) GetBackups() []string {
 		return x.Backups
 	}
 	return nil
+}
+
+func (x *ForgetKnowledgeResponse) GetKept() []string {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
+func (x *ForgetKnowledgeResponse) GetOverwritten() bool {
+	if x != nil {
+		return x.Overwritten
+	}
+	return false
 }
 
 // ImportKnowledgeRequest is a piece of an import.
@@ -1468,17 +1504,21 @@ const file_subjectbroker_operator_v1_knowledge_proto_rawDesc = "" +
 	"\aindexed\x18\x02 \x01(\x04R\aindexed\x12\x19\n" +
 	"\bto_index\x18\x03 \x01(\x04R\atoIndex\")\n" +
 	"\x13RemoveTenantRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"d\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"x\n" +
 	"\x14RemoveTenantResponse\x12\x18\n" +
 	"\aentries\x18\x01 \x01(\x04R\aentries\x12\x18\n" +
 	"\arevoked\x18\x02 \x01(\rR\arevoked\x12\x18\n" +
-	"\abackups\x18\x03 \x03(\tR\abackups\"O\n" +
+	"\abackups\x18\x03 \x03(\tR\abackups\x12\x12\n" +
+	"\x04kept\x18\x04 \x03(\tR\x04kept\"r\n" +
 	"\x16ForgetKnowledgeRequest\x12\x1b\n" +
 	"\tentry_ids\x18\x01 \x03(\tR\bentryIds\x12\x18\n" +
-	"\ahistory\x18\x02 \x01(\bR\ahistory\"P\n" +
+	"\ahistory\x18\x02 \x01(\bR\ahistory\x12!\n" +
+	"\fpresent_only\x18\x03 \x01(\bR\vpresentOnly\"\x86\x01\n" +
 	"\x17ForgetKnowledgeResponse\x12\x1b\n" +
 	"\tentry_ids\x18\x01 \x03(\tR\bentryIds\x12\x18\n" +
-	"\abackups\x18\x02 \x03(\tR\abackups\"_\n" +
+	"\abackups\x18\x02 \x03(\tR\abackups\x12\x12\n" +
+	"\x04kept\x18\x03 \x03(\tR\x04kept\x12 \n" +
+	"\voverwritten\x18\x04 \x01(\bR\voverwritten\"_\n" +
 	"\x16ImportKnowledgeRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x14\n" +
