@@ -27,6 +27,33 @@ type answering struct {
 	streaming bool
 }
 
+// timed is a writer whose client has so long to take each piece that is written,
+// also those that the library writes when a handler has returned: whoever asks on and
+// on and reads nothing does not keep his connection.
+type timed struct {
+	http.ResponseWriter
+	slow time.Duration
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (t *timed) WriteHeader(status int) {
+	t.deadline()
+	t.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (t *timed) Write(p []byte) (int, error) {
+	t.deadline()
+	return t.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (t *timed) Unwrap() http.ResponseWriter { return t.ResponseWriter }
+
+func (t *timed) deadline() {
+	_ = http.NewResponseController(t.ResponseWriter).SetWriteDeadline(time.Now().Add(t.slow)) // a writer that cannot is a test's
+}
+
 // run writes until the answer is written. It returns the answer's code, if it is an
 // error, and whether the exchange came to its end.
 func (a *answering) run() (code int, whole bool) {
@@ -108,7 +135,6 @@ func (a *answering) last(line []byte, code int, json bool) bool {
 			status = http.StatusBadRequest
 		}
 	}
-	a.deadline()
 	writeJSON(a.w, status, line)
 	return http.NewResponseController(a.w).Flush() == nil
 }
@@ -120,7 +146,6 @@ func (a *answering) begin() bool {
 	header.Set("Content-Type", "text/event-stream")
 	header.Set("Cache-Control", "no-store, no-transform")
 	header.Set("X-Accel-Buffering", "no")
-	a.deadline()
 	a.w.WriteHeader(http.StatusOK)
 	return http.NewResponseController(a.w).Flush() == nil
 }
@@ -137,18 +162,12 @@ func (a *answering) write(before string, line []byte, after string) bool {
 	if !a.streaming && !a.begin() {
 		return false
 	}
-	a.deadline()
 	for _, piece := range [][]byte{[]byte(before), line, []byte(after)} {
 		if _, err := a.w.Write(piece); err != nil {
 			return false
 		}
 	}
 	return http.NewResponseController(a.w).Flush() == nil
-}
-
-// deadline gives the client so long to take the next piece.
-func (a *answering) deadline() {
-	_ = http.NewResponseController(a.w).SetWriteDeadline(time.Now().Add(a.g.limits.Slow)) // a writer that cannot is a test's
 }
 
 // listen streams what is no request's, until the client or the session goes.

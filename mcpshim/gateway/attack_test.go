@@ -2,10 +2,14 @@ package gateway
 
 import (
 	"bufio"
+	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -317,6 +321,79 @@ func TestFloodBesideAGoodKey(t *testing.T) {
 		}
 		if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"x"}`, "Mcp-Session-Id", id); got.status != 200 {
 			t.Errorf("the good key: %d %s", got.status, got.body)
+		}
+	}
+}
+
+// Who asks on and on and reads nothing is hung up on, also without a key.
+func TestAskingWithoutReading(t *testing.T) {
+	s := start(t, Limits{Slow: 300 * time.Millisecond, Failures: 1e6, AddressRate: 1e6})
+	for name, request := range map[string]string{
+		"another path": "GET /x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+		"no key":       "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+		"health":       "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+	} {
+		conn, _ := s.raw("")
+		if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+			t.Fatal(err)
+		}
+		many := strings.Repeat(request, 1000)
+		for {
+			if _, err := io.WriteString(conn, many); err != nil {
+				if ne, ok := err.(net.Error); ok && ne.Timeout() {
+					t.Errorf("%s: its connection is kept", name)
+				}
+				break
+			}
+		}
+	}
+}
+
+// An address with TLS speaks HTTP/2 also beside a socket without.
+func TestTLSBesideASocket(t *testing.T) {
+	inside := httptest.NewUnstartedServer(nil)
+	inside.StartTLS()
+	defer inside.Close()
+	for round := range 4 {
+		g, err := New(Config{Keys: &fakeKeys{}, Session: echo})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tcp, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "s")
+		unix, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- g.Serve(ctx, &tls.Config{Certificates: inside.TLS.Certificates}, tcp, unix) }()
+		overSocket := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}
+		overTLS := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
+		for _, one := range []struct {
+			transport *http.Transport
+			url       string
+			major     int
+		}{{overSocket, "http://localhost/healthz", 1}, {overTLS, "https://" + tcp.Addr().String() + "/healthz", 2}} {
+			got, err := (&http.Client{Transport: one.transport, Timeout: patience}).Get(one.url)
+			if err != nil {
+				t.Errorf("round %d: %s: %v", round, one.url, err)
+				continue
+			}
+			got.Body.Close()
+			if got.StatusCode != 200 || got.ProtoMajor != one.major {
+				t.Errorf("round %d: %s: %d over %s", round, one.url, got.StatusCode, got.Proto)
+			}
+			one.transport.CloseIdleConnections()
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -148,29 +148,30 @@ const (
 // then is answered first, in at most five seconds. secure is how it speaks TLS; nil
 // means that it does not. It closes the listeners. The error is that of listening.
 func (g *Gateway) Serve(ctx context.Context, secure *tls.Config, listeners ...net.Listener) error {
-	hosts := newHosts(g.config.Hosts, listeners)
-	server := &http.Server{
-		Handler:           g.handler(hosts),
-		ReadHeaderTimeout: headerPatience,
-		IdleTimeout:       idleConnection,
-		MaxHeaderBytes:    g.limits.Header,
-		TLSConfig:         secure,
-		// The library would write what clients send.
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
-	}
+	handler := g.handler(newHosts(g.config.Hosts, listeners))
 	reaping, stopReaping := context.WithCancel(context.Background())
 	defer stopReaping()
 	go g.reap(reaping)
 	ended := make(chan error, len(listeners))
+	var servers []*http.Server
 	for _, l := range listeners {
+		// One each: whether a server speaks HTTP/2 is decided by the first listener that it gets.
+		server := &http.Server{
+			Handler:           handler,
+			ReadHeaderTimeout: headerPatience,
+			IdleTimeout:       idleConnection,
+			MaxHeaderBytes:    g.limits.Header,
+			// The library would write what clients send.
+			ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		}
+		servers = append(servers, server)
 		guarded := g.rates.listen(l)
-		go func() {
-			if secure != nil && l.Addr().Network() == "tcp" {
-				ended <- server.ServeTLS(guarded, "", "")
-				return
-			}
-			ended <- server.Serve(guarded)
-		}()
+		if secure == nil || l.Addr().Network() != "tcp" {
+			go func() { ended <- server.Serve(guarded) }()
+			continue
+		}
+		server.TLSConfig = secure
+		go func() { ended <- server.ServeTLS(guarded, "", "") }()
 	}
 	var err error
 	select {
@@ -178,12 +179,12 @@ func (g *Gateway) Serve(ctx context.Context, secure *tls.Config, listeners ...ne
 	case err = <-ended:
 		err = fmt.Errorf("listening: %w", err)
 	}
-	g.drain(server)
+	g.drain(servers)
 	return err
 }
 
 // drain ends the sessions, which answer what is in flight, then the connections.
-func (g *Gateway) drain(server *http.Server) {
+func (g *Gateway) drain(servers []*http.Server) {
 	g.mu.Lock()
 	g.draining = true
 	all := g.all()
@@ -193,8 +194,14 @@ func (g *Gateway) drain(server *http.Server) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), drainPatience)
 	defer cancel()
-	_ = server.Shutdown(ctx) // who does not take his answer in time loses it
-	_ = server.Close()
+	var ending sync.WaitGroup
+	for _, server := range servers {
+		ending.Go(func() {
+			_ = server.Shutdown(ctx) // who does not take his answer in time loses it
+			_ = server.Close()
+		})
+	}
+	ending.Wait()
 	gone := make(chan struct{})
 	go func() {
 		g.work.Wait()

@@ -40,6 +40,7 @@ const (
 // handler is everything that can be asked over HTTP.
 func (g *Gateway) handler(known hosts) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w = &timed{w, g.limits.Slow}
 		defer func() {
 			if recovered := recover(); recovered != nil {
 				g.config.Log("a request failed: " + fmt.Sprintf("%T", recovered)) // what it says may be a client's
@@ -47,7 +48,7 @@ func (g *Gateway) handler(known hosts) http.Handler {
 			}
 		}()
 		if r.ContentLength != 0 { // also a body that nobody reads is read to its end, by the library
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.limits.Slow)) // a writer that cannot is a test's
+			g.unread(w)
 		}
 		switch r.URL.Path {
 		case "/healthz":
@@ -62,6 +63,12 @@ func (g *Gateway) handler(known hosts) http.Handler {
 			writeError(w, http.StatusNotFound, "not_found", "")
 		}
 	})
+}
+
+// unread bounds what is left of a body that nobody wants: the library reads of it
+// before it writes the answer, for which there has to be time then.
+func (g *Gateway) unread(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.limits.Slow / 2)) // a writer that cannot is a test's
 }
 
 // health says whether requests would be answered, and nothing else.
@@ -455,7 +462,8 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, s *session, m *st
 	if token != nil {
 		params = about.with(number)
 	}
-	if err := s.say(r.Context(), written(m.Method, number, params)); err != nil {
+	if err := s.say(r.Context(), written(m.Method, number, params)); err != nil { // it ended meanwhile, or the client has gone
+		writeError(w, http.StatusNotFound, "session_not_found", "")
 		return false
 	}
 	withdraw := func() {
@@ -566,9 +574,11 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request, limit int64) (bod
 		_ = control.SetReadDeadline(begun.Add(g.limits.Slow + time.Duration(held)*time.Second/slowest)) // a writer that cannot is a test's
 		n, err := r.Body.Read(piece)
 		if held += int64(n); g.held.Add(int64(n)) > g.limits.Held {
+			g.unread(w)
 			return nil, release, http.StatusServiceUnavailable
 		}
 		if held > limit {
+			g.unread(w)
 			return nil, release, http.StatusRequestEntityTooLarge
 		}
 		body = append(body, piece[:n]...)
