@@ -18,6 +18,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -35,6 +36,7 @@ type house struct {
 	npm     string // node_modules
 	home    string
 	project string
+	stop    func() // ends the daemon
 }
 
 // newHouse needs SB_TEST_BIN (directory of the built programs) and SB_TEST_CLIENTS
@@ -72,6 +74,7 @@ func (h *house) env(more ...string) []string {
 	}, more...)
 }
 
+// daemon starts it, and waits until it answers.
 func (h *house) daemon(t *testing.T) {
 	t.Helper()
 	var said bytes.Buffer
@@ -80,13 +83,14 @@ func (h *house) daemon(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	h.stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
 		if t.Failed() {
 			t.Logf("sbd said:\n%s", said.String())
 		}
 	})
+	t.Cleanup(h.stop)
 	for range 300 {
 		if _, err := h.run(t, limit, h.env(), filepath.Join(h.bin, "sbctl"), "status"); err == nil {
 			return

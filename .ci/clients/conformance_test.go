@@ -18,10 +18,7 @@ import (
 // there is missing or too much.
 func TestConformance(t *testing.T) {
 	h := newHouse(t)
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := h.stub(t)
 	for name := range stubs {
 		h.must(t, "sbctl", "server", "add", name, "--subject", "worker", "--", program, stubArgument, name)
 		h.must(t, "sbctl", "server", "trust", name, "--yes")

@@ -11,7 +11,7 @@ import (
 // TestMain refuses to let foreign programs near a network: they are only run
 // where loopback is all there is.
 func TestMain(m *testing.M) {
-	if name, is := stub(); is {
+	if name, is := toBe(); is {
 		if err := beTheServer(name, os.Stdin, os.Stdout); err != nil {
 			println(err.Error())
 			os.Exit(1)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"testing"
 	"time"
 )
 
@@ -109,8 +110,18 @@ func beTheServer(name string, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// stub is the server that this program is to be, if it is to be one.
-func stub() (name string, is bool) {
+// stub is the program that is a server when it is told to.
+func (h *house) stub(t *testing.T) string {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// toBe is the server that this program is to be, if it is to be one.
+func toBe() (name string, is bool) {
 	if len(os.Args) == 3 && os.Args[1] == stubArgument {
 		return os.Args[2], true
 	}
