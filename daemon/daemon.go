@@ -107,6 +107,7 @@ type Daemon struct {
 	hosts    *hosts
 	offers   *offers
 	budgets  budgets
+	turns    turns
 	keyUse   keyUse
 	doors    *doors
 	guard    *guard

@@ -27,6 +27,8 @@ type knowledge struct {
 	indexed atomic.Int64 // rows, while it is built
 	total   atomic.Int64
 	dropped atomic.Bool
+	life    context.Context // ends when it is dropped
+	end     context.CancelFunc
 	settled chan struct{} // closed by settle: it is ready, or will not be
 	settle  func()
 
@@ -50,7 +52,8 @@ func newKnowledge() *knowledge {
 		panic(err)
 	}
 	settled := make(chan struct{})
-	return &knowledge{settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}, cuts: map[string]uint64{}}
+	life, end := context.WithCancel(context.Background())
+	return &knowledge{life: life, end: end, settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}, cuts: map[string]uint64{}}
 }
 
 // errNotReady says that the index is not whole yet.
@@ -302,6 +305,7 @@ func (k *knowledge) idsOf(tenant string) (ids []string) {
 // drop takes everything out, at lock.
 func (k *knowledge) drop() {
 	k.dropped.Store(true)
+	k.end() // of searches that are going on: nothing waits for them to be done
 	k.settle()
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -42,6 +42,10 @@ type recollection struct {
 	// unready is why the entry that it is about could not be looked for.
 	unready error
 
+	work context.Context // ends with who asks, and with the memory
+	turn bool            // it has one: see turns
+	read int             // bytes of texts, so far
+
 	granted []string // what it was carried out for
 	from    *knowledge
 	cuts    uint64   // of granted, when it was carried out
@@ -92,6 +96,8 @@ func answerFrom[T proto.Message](ctx context.Context, c *recollection, handle fu
 			}
 			c.cuts = c.from.cutsOf(c.granted)
 			c.carried = true
+			end := c.begin(ctx)
+			defer end()
 			made, c.count, err = handle(ix, c.granted)
 			if err != nil {
 				return err
@@ -115,6 +121,20 @@ func answerFrom[T proto.Message](ctx context.Context, c *recollection, handle fu
 		return none, got.refusal()
 	}
 	return made, nil
+}
+
+// begin begins the work, and returns what ends it.
+func (c *recollection) begin(ctx context.Context) (end func()) {
+	work, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.from.life, cancel)
+	c.work, c.turn, c.read = work, false, 0
+	return func() {
+		stop()
+		cancel()
+		if c.turn {
+			c.d.turns.give(payerOf(c.r.peer, c.r.key))
+		}
+	}
 }
 
 // decide judges the whole scope. What was carried out for a scope is handed out only

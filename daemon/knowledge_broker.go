@@ -40,16 +40,19 @@ func (b broker) SearchKnowledge(ctx context.Context, req *brokerv1.SearchKnowled
 	}
 	limit := orDefault(req.GetLimit(), defaultHits)
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.SearchKnowledgeResponse, uint64, error) {
-		found := ix.Search(query, memory.Scope{Tenants: scope, Kinds: req.GetKinds(), Since: req.GetSince(), Limit: limit})
+		found, err := c.search(ix, query, memory.Scope{Tenants: scope, Kinds: req.GetKinds(), Since: req.GetSince(), Limit: limit})
+		if err != nil {
+			return nil, 0, err
+		}
 		out := &brokerv1.SearchKnowledgeResponse{Tenants: scope, Total: uint64(found.Total)}
-		err := d.hits(ix, scope, query, found.Hits, out)
+		err = c.hits(ix, scope, query, found.Hits, out)
 		return out, uint64(len(out.Hits)), err
 	})
 }
 
 // hits reads what was found. Older versions are named only as far as their rows are
 // of the scope, too.
-func (d *Daemon) hits(ix *memory.Index, scope []string, query memory.Query, found []memory.Hit, out *brokerv1.SearchKnowledgeResponse) error {
+func (c *recollection) hits(ix *memory.Index, scope []string, query memory.Query, found []memory.Hit, out *brokerv1.SearchKnowledgeResponse) error {
 	byID := make(map[string]*memory.Hit, len(found))
 	older := map[string]knowledgeEntry{} // what is named beside the hits
 	var order []string
@@ -68,7 +71,7 @@ func (d *Daemon) hits(ix *memory.Index, scope []string, query memory.Query, foun
 	if len(older) > 0 {
 		ids := slices.Collect(maps.Keys(older))
 		clear(older)
-		err := d.rows(scope, ids, func(e knowledgeEntry) error {
+		err := c.rows(scope, ids, func(e knowledgeEntry) error {
 			e.Text = ""
 			older[e.ID] = e
 			return nil
@@ -77,12 +80,12 @@ func (d *Daemon) hits(ix *memory.Index, scope []string, query memory.Query, foun
 			return err
 		}
 	}
-	return d.rows(scope, order, func(e knowledgeEntry) error {
+	return c.rows(scope, order, func(e knowledgeEntry) error {
 		if e.Forgotten != 0 {
 			return nil
 		}
 		hit := byID[e.ID]
-		message := d.entryMessage(ix, e)
+		message := c.d.entryMessage(ix, e)
 		shorten(message, query)
 		one := &brokerv1.KnowledgeHit{Entry: message, Score: hit.Score, Matched: older[hit.Matched].ID}
 		if older[hit.Matched].Tenant != e.Tenant && hit.Matched != "" { // not a version of this
@@ -156,7 +159,7 @@ func (b broker) BrowseRecent(ctx context.Context, req *brokerv1.BrowseRecentRequ
 		for i, version := range recent {
 			ids[i] = version.ID
 		}
-		err = d.rows(scope, ids, func(e knowledgeEntry) error {
+		err = c.rows(scope, ids, func(e knowledgeEntry) error {
 			if e.Forgotten != 0 {
 				return nil
 			}
@@ -210,7 +213,7 @@ func (b broker) ReadEntry(ctx context.Context, req *brokerv1.ReadEntryRequest) (
 	}
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.ReadEntryResponse, uint64, error) {
 		out := &brokerv1.ReadEntryResponse{}
-		err := d.rows(scope, []string{id}, func(e knowledgeEntry) error {
+		err := c.rows(scope, []string{id}, func(e knowledgeEntry) error {
 			out.Entry = d.entryMessage(ix, e)
 			return nil
 		})
@@ -242,7 +245,7 @@ func (b broker) EntryHistory(ctx context.Context, req *brokerv1.EntryHistoryRequ
 			ids = append(ids, version.ID)
 		}
 		left := maxHistory
-		err := d.rows(scope, ids, func(e knowledgeEntry) error {
+		err := c.rows(scope, ids, func(e knowledgeEntry) error {
 			message := e.message()
 			message.SupersededBy, message.Superseded = versions[e.ID].SupersededBy, versions[e.ID].Superseded
 			if len(message.Text) > left {
@@ -337,7 +340,7 @@ func (d *Daemon) captured(ctx context.Context, c *recollection, digest entryDige
 		id := c.from.same(digest)
 		c.stored = id
 		readable, _ := d.state().scope(c.r.asker(), grants.MemoryRead, nil, d.clock.read())
-		err := d.rows(scope, []string{id}, func(e knowledgeEntry) error {
+		err := c.rows(scope, []string{id}, func(e knowledgeEntry) error {
 			if !inScope(readable, e.Tenant) {
 				e = knowledgeEntry{ID: e.ID, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title, Tags: e.Tags}
 			}

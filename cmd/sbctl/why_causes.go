@@ -39,6 +39,7 @@ const (
 	causeExisted        cause = "EXISTED"
 	causeScopeChanged   cause = "SCOPE_CHANGED"
 	causeAllTenants     cause = "ALL_TENANTS"
+	causeSearchTooLong  cause = "SEARCH_TOO_LONG"
 
 	causeFileChanged    cause = "FILE_CHANGED"
 	causeFileMissing    cause = "FILE_MISSING"
@@ -213,6 +214,7 @@ func meanings() map[cause]string {
 		causeKeyRevoked:     "its agent key was revoked, or is good for nothing since its subject was changed",
 		causeExisted:        "the same entry was there already, and nothing was added",
 		causeAllTenants:     "it was about every tenant that was granted, of which there were more than an entry names",
+		causeSearchTooLong:  "what was looked for stands in more places than one search reads",
 		causeScopeChanged:   "what the subject may read became less while it was read",
 		causeOtherHeader:    "a header claimed to say who asks, and was taken out",
 		causeKeyExpired:     "its agent key has expired, or was rotated",

@@ -17,6 +17,9 @@ type document struct {
 	kind  uint8
 	gone  atomic.Bool // its content was taken out
 	chain atomic.Pointer[chain]
+	// place is the number of older versions. Where one comes in among others it is
+	// wrong for a moment.
+	place atomic.Uint32
 
 	// in is the piece that it lies in now, and number its place there; writing of
 	// its tenant, nil when its content was taken out.
@@ -80,12 +83,16 @@ func link(older, d, newer *document) {
 	if newer == nil { // what readers hold ends before the place that is written to
 		c := of(older)
 		all := append(before, d)
+		d.place.Store(uint32(len(before)))
 		c.versions.Store(&all)
 		d.chain.Store(c)
 		return
 	}
 	all := make([]*document, 0, len(before)+1+len(after))
 	all = append(append(append(all, before...), d), after...)
+	for i := len(before); i < len(all); i++ {
+		all[i].place.Store(uint32(i))
+	}
 	stays, moves := of(newer), before
 	if len(before) > len(after) {
 		stays, moves = of(older), after

@@ -3,6 +3,7 @@ package memory
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"math"
 	"slices"
 )
@@ -36,7 +37,28 @@ type Scope struct {
 	Since int64
 	// Limit is the largest number of hits, at most [MaxHits]; 0 means 10.
 	Limit int
+	// Done ends a search that is going on, soon after it is closed; nil means never.
+	Done <-chan struct{}
+	// Long is called, once, by a search that turns out to take more than some
+	// milliseconds, before it goes on; false ends it. The index waits for nobody
+	// meanwhile but Drop, so that Long has to return when Done is closed. Nil is true.
+	Long func() bool
 }
+
+// Errors of [Result].
+var (
+	// ErrEnded says that Done was closed, or that Long returned false.
+	ErrEnded = errors.New("the search was ended")
+	// ErrWork says that the words that were asked for stand in too many places.
+	ErrWork = errors.New("the search would take too long")
+)
+
+// What a search may read, in bytes of postings and about as many nanoseconds times
+// five.
+const (
+	longSearch    = 1 << 20
+	longestSearch = 1 << 27
+)
 
 // Result is the answer to a query.
 type Result struct {
@@ -44,6 +66,8 @@ type Result struct {
 	Hits []Hit
 	// Total is the number of entries that fit.
 	Total int
+	// Err is why there are no hits of a search that was not finished.
+	Err error
 }
 
 // Hit is the current version of something that fits.
@@ -116,6 +140,38 @@ type search struct {
 	places   []starts
 	flat     []uint32
 	distinct []uint32
+	effort   effort
+}
+
+// effort is what a search has read so far.
+type effort struct {
+	scope *Scope
+	spent int
+	asked bool
+	err   error
+}
+
+// spend says that so many bytes are read next, and reports whether to. No more are
+// read at once than are in one piece.
+func (e *effort) spend(n int) bool {
+	if e.err != nil {
+		return false
+	}
+	select {
+	case <-e.scope.Done:
+		e.err = ErrEnded
+		return false
+	default:
+	}
+	if e.spent += n; e.spent > longestSearch {
+		e.err = ErrWork
+	} else if e.spent > longSearch && !e.asked {
+		e.asked = true
+		if e.scope.Long != nil && !e.scope.Long() {
+			e.err = ErrEnded
+		}
+	}
+	return e.err == nil
 }
 
 // matches are the documents of a piece that a term fits: those of a word's
@@ -140,8 +196,12 @@ func (ix *Index) Search(query Query, scope Scope) Result {
 	if !ok {
 		s = &search{chains: map[*document]candidate{}}
 	}
+	s.effort = effort{scope: &scope}
 	total := s.run(query, views, scope, ix.filter(scope), limit)
-	result := Result{Total: total}
+	result := Result{Total: total, Err: s.effort.err}
+	if result.Err != nil {
+		result.Total, s.best = 0, s.best[:0]
+	}
 	slices.SortFunc(s.best, better)
 	for _, c := range s.best {
 		if !c.current.gone.Load() && !c.matched.gone.Load() { // while this went on
@@ -159,6 +219,7 @@ func (s *search) release() {
 	clear(s.found)
 	clear(s.parts[:cap(s.parts)])
 	clear(s.chains)
+	s.effort = effort{}
 	s.best, s.found, s.terms = s.best[:0], s.found[:0], terms{word: s.terms.word[:0]}
 }
 
@@ -219,6 +280,9 @@ func (s *search) run(query Query, views []*view, scope Scope, wanted filter, lim
 
 	s.best = s.best[:0]
 	for n, p := range pieces {
+		if s.effort.err != nil {
+			return 0
+		}
 		s.touched = s.touched[:0]
 		for i := range query.terms {
 			s.add(p, &s.found[i*len(pieces)+n], &worths[i])
@@ -262,10 +326,7 @@ func (s *search) run(query Query, views []*view, scope Scope, wanted filter, lim
 }
 
 // later is true when a is a later version of the same as b.
-func later(a, b *document) bool {
-	versions := a.versions()
-	return slices.Index(versions, a) > slices.Index(versions, b)
-}
+func later(a, b *document) bool { return a.place.Load() > b.place.Load() }
 
 // worth is what a term is worth in a document.
 type worth struct {
@@ -360,16 +421,27 @@ func (s *search) match(p *piece, t term) matches {
 		return matches{pairs: s.prefix(p, t.words[0])}
 	}
 	s.word = append(s.word[:0], t.words[0]...)
-	found, _ := p.find(&s.terms, s.word)
+	found, ok := p.find(&s.terms, s.word)
+	if !ok || !s.effort.spend(len(found.documents)) {
+		return matches{}
+	}
 	return matches{word: found}
 }
 
-// beginning calls yield for the postings of each word that begins with prefix.
-func (s *search) beginning(p *piece, prefix string, yield func(postings)) {
+// beginning calls yield for the postings of each word that begins with prefix, of
+// which it reads the documents, or the whole.
+func (s *search) beginning(p *piece, prefix string, whole bool, yield func(postings)) {
 	s.word = append(s.word[:0], prefix...)
 	p.seek(&s.terms, s.word)
 	for s.terms.next() {
 		if bytes.HasPrefix(s.terms.word, s.word) {
+			read := len(s.terms.found.documents)
+			if whole {
+				read += len(s.terms.found.positions)
+			}
+			if !s.effort.spend(read) {
+				return
+			}
 			yield(s.terms.found)
 		} else if bytes.Compare(s.terms.word, s.word) > 0 {
 			return
@@ -380,7 +452,7 @@ func (s *search) beginning(p *piece, prefix string, yield func(postings)) {
 // prefix finds the documents with words that begin so, and how many.
 func (s *search) prefix(p *piece, prefix string) []uint32 {
 	s.distinct = s.distinct[:0]
-	s.beginning(p, prefix, func(found postings) {
+	s.beginning(p, prefix, false, func(found postings) {
 		s.numbers, s.often = found.all(s.numbers, s.often)
 		for i, number := range s.numbers {
 			if s.counts[number] == 0 {
@@ -414,10 +486,17 @@ func (s *search) phrase(p *piece, t term) (pairs []uint32) {
 		s.parts = append(s.parts, part{found, uint32(i)})
 	}
 	slices.SortStableFunc(s.parts, func(a, b part) int { return a.df - b.df }) // the rarest is read whole
+	s.places = s.places[:0]
 	for i, part := range s.parts {
+		if i > 0 && len(s.places) == 0 {
+			break
+		}
+		if !s.effort.spend(len(part.documents) + len(part.positions)) {
+			return nil
+		}
 		if i == 0 {
 			s.spread(part)
-		} else if len(s.places) > 0 {
+		} else {
 			s.narrow(part)
 		}
 	}
@@ -533,7 +612,7 @@ func (s *search) narrowToPrefix(p *piece, prefix string, offset uint32) {
 		s.places[i].count = 0
 	}
 	var positions []uint32
-	s.beginning(p, prefix, func(found postings) {
+	s.beginning(p, prefix, true, func(found postings) {
 		for c := found.cursor(); c.next(); {
 			i := s.counts[c.document]
 			if i == 0 {

@@ -1,0 +1,148 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"subjectbroker/audit"
+	"subjectbroker/proto/wire"
+)
+
+// Turns are given to one of each payer, in turn, and to no more than there are.
+func TestTurns(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // one turn
+	var turns turns
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if !turns.take(ctx.Done(), "greedy") {
+		t.Fatal("the first has no turn")
+	}
+	served := make(chan string)
+	left := make(chan bool)
+	waits := func(who string, n int) {
+		eventuallyInside(t, "they wait", func() bool {
+			turns.mu.Lock()
+			defer turns.mu.Unlock()
+			return len(turns.waiting[who]) == n
+		})
+	}
+	ask := func(done context.Context, who string) {
+		if turns.take(done.Done(), who) {
+			served <- who
+		} else {
+			left <- true
+		}
+	}
+	for i := range 3 {
+		go ask(ctx, "greedy")
+		waits("greedy", i+1)
+	}
+	leaving, leave := context.WithCancel(ctx)
+	go ask(leaving, "greedy")
+	waits("greedy", 4)
+	for i := range 2 {
+		go ask(ctx, "modest")
+		waits("modest", i+1)
+	}
+	leave()
+	<-left
+	waits("greedy", 3)
+	var got []string
+	who := "greedy"
+	for range 5 {
+		turns.give(who)
+		who = <-served
+		got = append(got, who)
+	}
+	turns.give(who)
+	// greedy was in line first; from then on they alternate, though greedy asked for all
+	// of its before modest did.
+	if want := "greedy modest greedy modest greedy"; strings.Join(got, " ") != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+	if len(turns.working)+len(turns.waiting)+len(turns.line) != 0 {
+		t.Errorf("left: %v", &turns)
+	}
+	cancel()
+	if turns.take(ctx.Done(), "late") {
+		turns.give("late")
+	}
+	if len(turns.working)+len(turns.waiting)+len(turns.line) != 0 {
+		t.Errorf("left: %v", &turns)
+	}
+}
+
+func eventuallyInside(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: never", what)
+		}
+	}
+}
+
+// dense puts entries into acme that have a word in as many places as may be.
+func (l *library) dense(entries int) {
+	l.t.Helper()
+	l.indexKnowledge()
+	for range entries {
+		e := knowledgeEntry{ID: newEntryID(), Tenant: "acme", Kind: "note", Title: "dense", Text: strings.Repeat("a ", maxEntryText/2), Created: 1}
+		l.state().knowledge.mu.Lock()
+		l.state().knowledge.add(e)
+		l.state().knowledge.mu.Unlock()
+	}
+}
+
+// A lock waits for no search: one that takes long is ended, and one that waits for its
+// turn, too.
+func TestLockEndsSearches(t *testing.T) {
+	l := newLibrary(t)
+	l.dense(30)
+	short, long := `"a a"`, `"`+strings.Repeat("a ", 400)+`"`
+	if _, err := l.search(short); reasonOf(err) != wire.Allowed { // the control: in time it would be answered
+		t.Fatal(err)
+	}
+	if _, err := l.search(long); reasonOf(err) != wire.ResourceTooLarge {
+		t.Fatalf("the longest search: %v", err)
+	}
+	var taken []payer
+	for i := range l.turns.most() {
+		who := payer(fmt.Sprint(i))
+		if !l.turns.take(nil, who) {
+			t.Fatal("no turn")
+		}
+		taken = append(taken, who)
+	}
+	answers := make(chan error)
+	for range 3 {
+		go func() {
+			_, err := l.search(long)
+			answers <- err
+		}()
+	}
+	eventuallyInside(t, "they wait for their turn", func() bool {
+		l.turns.mu.Lock()
+		defer l.turns.mu.Unlock()
+		return len(l.turns.waiting[payerOf(l.run.peer, l.run.key)]) == 3
+	})
+	locked := make(chan error)
+	go func() { locked <- l.lock(l.desk.ctx, *l.op().entry(l.desk.ctx, audit.Kind(kindVaultLock)), "test") }()
+	select {
+	case err := <-locked:
+		l.must(nil, err)
+	case <-time.After(time.Minute):
+		t.Fatal("the lock waits for searches that wait")
+	}
+	for range 3 {
+		if err := <-answers; err == nil {
+			t.Error("a search was answered by a locked memory")
+		}
+	}
+	for _, who := range taken {
+		l.turns.give(who)
+	}
+}
