@@ -127,3 +127,37 @@ func TestManySessionsOfAGateway(t *testing.T) {
 		}
 	}
 }
+
+// However many keys are judged at once, there is room for the runs of good ones.
+func TestManyKeysAreJudgedBesideRuns(t *testing.T) {
+	d := daemontest.Start(t)
+	d.AddSubject("worker")
+	_, key := mint(t, d, "worker", "", 0)
+	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: client.Places{Home: d.Home, SocketDir: filepath.Join(d.Home, "run")}, Version: "test"})
+	defer keys.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), daemontest.Patience)
+	defer cancel()
+	p := gatekeeper.Presented{Route: "stateful"}
+	run, err := keys.Open(ctx, bytes.Clone(key), p)
+	must(t, err)
+	var all sync.WaitGroup
+	for i := range 500 {
+		all.Go(func() {
+			if i%50 == 0 {
+				run, err := keys.Open(ctx, bytes.Clone(key), p)
+				if err != nil {
+					t.Errorf("a run: %v", err)
+					return
+				}
+				run.Close()
+				return
+			}
+			err := keys.Check(ctx, agentkey.New(), p)
+			if typed := wire.FromError(err); typed.Auth != wire.UnknownKey && typed.Reason != wire.RateLimited {
+				t.Errorf("a key that nobody knows: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	run.Close()
+}

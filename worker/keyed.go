@@ -38,9 +38,12 @@ type Keys struct {
 	closed bool
 }
 
-// keyedConn is a connection with the number of runs that are, or are about to be, on it.
+// keyedConn is a connection with the number of runs that are, or are about to be, on
+// it. One is for judging keys of which no run is wanted, and has no runs: however many
+// of those come, there is as much room for runs.
 type keyedConn struct {
-	runs   int
+	judges bool
+	runs   int // or questions
 	made   chan struct{} // closed when it was made, or could not be
 	err    error         // why it could not be
 	conn   *grpc.ClientConn
@@ -57,7 +60,7 @@ func NewKeys(config Config) *Keys { return &Keys{config: config} }
 func (ks *Keys) Open(ctx context.Context, key []byte, p Presented) (*Run, error) {
 	ctx, cancel := context.WithTimeout(ctx, openDeadline)
 	defer cancel()
-	c, err := ks.take(ctx)
+	c, err := ks.take(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +99,7 @@ func (ks *Keys) Report(ctx context.Context, auth wire.Auth, p Presented) error {
 func (ks *Keys) authenticate(ctx context.Context, req *brokerv1.AuthenticateRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, askDeadline)
 	defer cancel()
-	c, err := ks.take(ctx)
+	c, err := ks.take(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -121,8 +124,8 @@ func (r *Run) Authenticate(ctx context.Context, key []byte, p Presented) error {
 }
 
 // take reserves a place on a connection that stands or is being made, or makes one.
-func (ks *Keys) take(ctx context.Context) (*keyedConn, error) {
-	c, first, err := ks.reserve()
+func (ks *Keys) take(ctx context.Context, judges bool) (*keyedConn, error) {
+	c, first, err := ks.reserve(judges)
 	if err != nil {
 		return nil, err
 	}
@@ -143,19 +146,19 @@ func (ks *Keys) take(ctx context.Context) (*keyedConn, error) {
 }
 
 // reserve reserves a place. The first one on a connection has to make it.
-func (ks *Keys) reserve() (c *keyedConn, first bool, err error) {
+func (ks *Keys) reserve(judges bool) (c *keyedConn, first bool, err error) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
 	if ks.closed {
 		return nil, false, wire.Deny(wire.BrokerUnavailable)
 	}
 	for _, c := range ks.conns {
-		if c.runs < runsPerConnection && (c.conn == nil || c.stands()) {
+		if c.judges == judges && (judges || c.runs < runsPerConnection) && (c.conn == nil || c.stands()) {
 			c.runs++
 			return c, false, nil
 		}
 	}
-	c = &keyedConn{runs: 1, made: make(chan struct{})}
+	c = &keyedConn{judges: judges, runs: 1, made: make(chan struct{})}
 	ks.conns = append(ks.conns, c)
 	return c, true, nil
 }
@@ -194,14 +197,14 @@ func (ks *Keys) drop(c *keyedConn) {
 }
 
 // give gives a place back. A connection that nothing is on is closed, unless it is
-// the only one and stands.
+// the only one of its kind and stands.
 func (ks *Keys) give(c *keyedConn) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
 	if c.runs--; c.runs > 0 {
 		return
 	}
-	spare := func(other *keyedConn) bool { return other != c && other.stands() }
+	spare := func(other *keyedConn) bool { return other != c && other.judges == c.judges && other.stands() }
 	if !ks.closed && c.stands() && !slices.ContainsFunc(ks.conns, spare) {
 		return
 	}

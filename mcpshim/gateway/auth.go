@@ -84,7 +84,7 @@ func writeError(w http.ResponseWriter, status int, what, reason string) {
 // later, which says less.
 func (g *Gateway) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if refused, ok := errors.AsType[*Refused](err); ok {
-		if wait := g.rates.take(&g.rates.failures, addressOf(r.RemoteAddr), time.Now()); wait > 0 {
+		if wait := g.rates.take(&g.rates.failures, connOf(r.Context()).address, time.Now()); wait > 0 {
 			later(w, wait)
 			return
 		}
@@ -108,12 +108,18 @@ func (g *Gateway) present(w http.ResponseWriter, r *http.Request, route string) 
 	if reason == "" {
 		return key, p
 	}
+	connOf(r.Context()).judged(false)
 	// What was refused is told to the daemon within the measure of the address alone.
-	if wait := g.rates.take(&g.rates.failures, addressOf(r.RemoteAddr), time.Now()); wait > 0 {
+	if wait := g.rates.take(&g.rates.failures, connOf(r.Context()).address, time.Now()); wait > 0 {
 		later(w, wait)
 		return nil, p
 	}
-	if err := g.config.Keys.Report(r.Context(), reason, p); err != nil {
+	done, err := g.rates.turn(r.Context(), connOf(r.Context()).address)
+	if err == nil {
+		err = g.config.Keys.Report(r.Context(), reason, p)
+		done()
+	}
+	if err != nil {
 		g.failed(w, r, err)
 		return nil, p
 	}

@@ -177,8 +177,11 @@ func start(t *testing.T, limits Limits) *served {
 	}
 	// What nobody reads is soon more than the kernel takes.
 	small := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
-		var err error
-		return errors.Join(conn.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, 64<<10) }), err)
+		var failed error
+		err := conn.Control(func(fd uintptr) {
+			failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, 64<<10)
+		})
+		return errors.Join(err, failed)
 	}}
 	l, err := small.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

@@ -110,7 +110,8 @@ type Gateway struct {
 	mu       sync.Mutex
 	sessions map[string]*session // by their id
 	shared   map[keyHash]*slot   // those of requests without a session, by key
-	perKey   map[string]int      // open sessions by key id
+	perKey   map[keyHash]int     // sessions that are open or about to be, by key
+	places   int                 // all of those
 	draining bool
 	work     sync.WaitGroup // sessions
 }
@@ -132,7 +133,7 @@ func New(config Config) (*Gateway, error) {
 	limits := config.Limits.withDefaults()
 	return &Gateway{
 		config: config, limits: limits, rates: newRates(limits),
-		sessions: map[string]*session{}, shared: map[keyHash]*slot{}, perKey: map[string]int{},
+		sessions: map[string]*session{}, shared: map[keyHash]*slot{}, perKey: map[keyHash]int{},
 	}, nil
 }
 
@@ -158,6 +159,7 @@ func (g *Gateway) Serve(ctx context.Context, secure *tls.Config, listeners ...ne
 		// One each: whether a server speaks HTTP/2 is decided by the first listener that it gets.
 		server := &http.Server{
 			Handler:           handler,
+			ConnContext:       withConn,
 			ReadHeaderTimeout: headerPatience,
 			IdleTimeout:       idleConnection,
 			MaxHeaderBytes:    g.limits.Header,

@@ -1,7 +1,8 @@
 package gateway
 
 import (
-	"errors"
+	"context"
+	"crypto/tls"
 	"net"
 	"sync"
 	"time"
@@ -27,11 +28,13 @@ type Limits struct {
 	// default 64.
 	Streams int
 	// Connections is how many may be open; default 4096. AddressConnections is how
-	// many of one address; default 512.
+	// many of one address; default 512. Beyond that a new one takes the place of one on
+	// which no request is open, first of one that has shown no good key.
 	Connections, AddressConnections int
 	// KeyRate is how many requests of one key are taken a second; default 100, with
-	// twice that many at once. AddressRate is the same of one address; default 400,
-	// and does not hold for keys that have been good within two minutes.
+	// twice that many at once. AddressRate is how many with keys that have not been
+	// good within a day are taken of one address; default 400, with twice that many at
+	// once. What is more of those waits, for a few seconds.
 	KeyRate, AddressRate float64
 	// Failures is how many failed authentications of one address are answered as such
 	// a second; default 1, with ten at once. What is more is told to come later; a
@@ -74,6 +77,20 @@ func or[T int | int64 | float64 | time.Duration](value *T, fallback T) {
 // beyond shares one measure.
 const maxAddresses = 10_000
 
+// Keys of which nothing good is known. How long their requests wait until it is their
+// address's turn; how many may wait, of all and of one address; and how many the
+// daemon is asked about at once, of all and of one address.
+const (
+	longestWait       = 5 * time.Second
+	maxWaiting        = 4096
+	maxAddressWaiting = 1024
+	strangersAtOnce   = 16
+	strangersEach     = 8
+)
+
+// goodFor is how long a key that was good is remembered to have been.
+const goodFor = 24 * time.Hour
+
 // forgetAfter is when who has been quiet starts anew. Every measure is full by then.
 const forgetAfter = 2 * time.Minute
 
@@ -89,9 +106,12 @@ type rates struct {
 	requests  measures
 	failures  measures
 	keys      measures
-	good      map[keyHash]time.Time // keys that were, and when
-	open      int
-	addresses map[string]int // open connections
+	good      map[keyHash]time.Time            // keys that were, and when
+	waiting   int                              // requests with other keys
+	queues    map[string]*queue                // of those, by address
+	turns     chan struct{}                    // those that the daemon is asked about
+	conns     map[*countedConn]bool            // those that are open
+	addresses map[string]map[*countedConn]bool // the same by address
 }
 
 func newRates(limits Limits) *rates {
@@ -101,7 +121,10 @@ func newRates(limits Limits) *rates {
 		failures:  measures{rate: rate.Limit(limits.Failures), burst: failuresAtOnce, by: map[string]*measure{}},
 		keys:      measures{rate: rate.Limit(limits.KeyRate), burst: int(2*limits.KeyRate) + 1, by: map[string]*measure{}},
 		good:      map[keyHash]time.Time{},
-		addresses: map[string]int{},
+		queues:    map[string]*queue{},
+		turns:     make(chan struct{}, strangersAtOnce),
+		conns:     map[*countedConn]bool{},
+		addresses: map[string]map[*countedConn]bool{},
 	}
 }
 
@@ -109,9 +132,20 @@ func newRates(limits Limits) *rates {
 func (r *rates) know(hash keyHash, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, ok := r.good[hash]; ok || len(r.good) < maxAddresses {
-		r.good[hash] = now
+	if _, ok := r.good[hash]; !ok && len(r.good) >= maxAddresses {
+		for other := range r.good { // any
+			delete(r.good, other)
+			break
+		}
 	}
+	r.good[hash] = now
+}
+
+// doubt notes that a key is not.
+func (r *rates) doubt(hash keyHash) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.good, hash)
 }
 
 // known says whether a key has been good not long ago. It may not be any more.
@@ -120,6 +154,106 @@ func (r *rates) known(hash keyHash) bool {
 	defer r.mu.Unlock()
 	_, ok := r.good[hash]
 	return ok
+}
+
+// queue are the requests of one address with keys of which nothing good is known.
+type queue struct {
+	waiting, users int
+	turns          chan struct{}
+}
+
+// wait waits until a request with such a key is within the measure of its address: a
+// flood of them then comes no faster, and one that is good has its turn among them.
+// It returns how long to stay away when there is no waiting.
+func (r *rates) wait(ctx context.Context, address string, now time.Time) time.Duration {
+	r.mu.Lock()
+	reserved := r.requests.of(address, now).ReserveN(now, 1)
+	delay := reserved.DelayFrom(now)
+	if delay == 0 {
+		r.mu.Unlock()
+		return 0
+	}
+	if delay > longestWait || !r.enterQueue(address) {
+		reserved.CancelAt(now)
+		r.mu.Unlock()
+		return delay
+	}
+	r.mu.Unlock()
+	defer r.leaveQueue(address)
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done(): // who has gone has had his turn
+	}
+	return 0
+}
+
+// turn waits until the daemon may be asked about such a key. done ends that.
+func (r *rates) turn(ctx context.Context, address string) (done func(), err error) {
+	r.mu.Lock()
+	if !r.enterQueue(address) {
+		r.mu.Unlock()
+		return nil, errFull
+	}
+	own := r.queues[address]
+	own.users++
+	r.mu.Unlock()
+	defer r.leaveQueue(address)
+	left := func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		own.users--
+		r.forgetQueue(address)
+	}
+	select {
+	case own.turns <- struct{}{}:
+	case <-ctx.Done():
+		left()
+		return nil, ctx.Err()
+	}
+	select {
+	case r.turns <- struct{}{}:
+	case <-ctx.Done():
+		<-own.turns
+		left()
+		return nil, ctx.Err()
+	}
+	return func() {
+		<-r.turns
+		<-own.turns
+		left()
+	}, nil
+}
+
+// enterQueue counts a request that waits, if there is room. The caller holds mu.
+func (r *rates) enterQueue(address string) bool {
+	own := r.queues[address]
+	if r.waiting >= maxWaiting || own != nil && own.waiting >= maxAddressWaiting {
+		return false
+	}
+	if own == nil {
+		own = &queue{turns: make(chan struct{}, strangersEach)}
+		r.queues[address] = own
+	}
+	own.waiting++
+	r.waiting++
+	return true
+}
+
+func (r *rates) leaveQueue(address string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting--
+	r.queues[address].waiting--
+	r.forgetQueue(address)
+}
+
+// forgetQueue lets go of a queue in which nobody is. The caller holds mu.
+func (r *rates) forgetQueue(address string) {
+	if own := r.queues[address]; own != nil && own.waiting == 0 && own.users == 0 {
+		delete(r.queues, address)
+	}
 }
 
 // measures are the rates of one kind.
@@ -134,23 +268,26 @@ type measure struct {
 	used    time.Time
 }
 
+// of is whom's measure. The caller holds the mu of the rates.
+func (m *measures) of(whom string, now time.Time) *rate.Limiter {
+	one := m.by[whom]
+	if one == nil && len(m.by) >= maxAddresses {
+		whom = "" // the rest share one
+		one = m.by[whom]
+	}
+	if one == nil {
+		one = &measure{limiter: rate.NewLimiter(m.rate, m.burst)}
+		m.by[whom] = one
+	}
+	one.used = now
+	return one.limiter
+}
+
 // take takes one from whom's measure. It returns how long to wait when there is none.
 func (r *rates) take(m *measures, whom string, now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	one := m.by[whom]
-	if one == nil {
-		if len(m.by) >= maxAddresses {
-			whom = "" // the rest share one
-			one = m.by[whom]
-		}
-		if one == nil {
-			one = &measure{limiter: rate.NewLimiter(m.rate, m.burst)}
-			m.by[whom] = one
-		}
-	}
-	one.used = now
-	reserved := one.limiter.ReserveN(now, 1)
+	reserved := m.of(whom, now).ReserveN(now, 1)
 	wait := reserved.DelayFrom(now)
 	if wait > 0 {
 		reserved.CancelAt(now)
@@ -170,33 +307,51 @@ func (r *rates) forget(now time.Time) {
 		}
 	}
 	for hash, used := range r.good {
-		if now.Sub(used) > forgetAfter {
+		if now.Sub(used) > goodFor {
 			delete(r.good, hash)
 		}
 	}
 }
 
-// errCrowded is told to nobody: the connection is closed.
-var errCrowded = errors.New("too many connections")
-
-// enter counts a connection.
-func (r *rates) enter(address string) error {
+// enter counts a connection. When there are too many, of its address or of all, one
+// that nobody is known to need is closed for it; if there is none it is false.
+func (r *rates) enter(c *countedConn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.open >= r.limits.Connections || r.addresses[address] >= r.limits.AddressConnections {
-		return errCrowded
+	var among map[*countedConn]bool
+	switch {
+	case len(r.addresses[c.address]) >= r.limits.AddressConnections:
+		among = r.addresses[c.address]
+	case len(r.conns) >= r.limits.Connections:
+		among = r.conns
 	}
-	r.open++
-	r.addresses[address]++
-	return nil
+	if among != nil {
+		var spare *countedConn
+		for other := range among {
+			if other.spare() && (spare == nil || other.before(spare)) {
+				spare = other
+			}
+		}
+		if spare == nil {
+			return false
+		}
+		r.drop(spare)
+		go spare.Close() // of TLS it may take a while
+	}
+	if r.addresses[c.address] == nil {
+		r.addresses[c.address] = map[*countedConn]bool{}
+	}
+	r.addresses[c.address][c] = true
+	r.conns[c] = true
+	return true
 }
 
-func (r *rates) leave(address string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.open--
-	if r.addresses[address]--; r.addresses[address] == 0 {
-		delete(r.addresses, address)
+// drop counts a connection no longer. The caller holds mu.
+func (r *rates) drop(c *countedConn) {
+	delete(r.conns, c)
+	delete(r.addresses[c.address], c)
+	if len(r.addresses[c.address]) == 0 {
+		delete(r.addresses, c.address)
 	}
 }
 
@@ -215,25 +370,81 @@ func (l *countedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		address := addressOf(conn.RemoteAddr().String())
-		if l.rates.enter(address) != nil {
+		counted := &countedConn{Conn: conn, rates: l.rates, address: addressOf(conn.RemoteAddr().String()), used: time.Now()}
+		if !l.rates.enter(counted) {
 			conn.Close()
 			continue
 		}
-		return &countedConn{Conn: conn, left: sync.OnceFunc(func() { l.rates.leave(address) })}, nil
+		return counted, nil
 	}
 }
 
+// countedConn is a connection with what is known of its client. The mu of the rates
+// guards what changes.
 type countedConn struct {
 	net.Conn
-	left func()
+	rates   *rates
+	address string
+
+	asking int       // requests that are open
+	good   bool      // one has come with a good key
+	bad    bool      // the newest was refused for its key
+	used   time.Time // when it was made, or a request on it ended
+}
+
+// spare says whether nobody is known to need the connection: no request is open on it
+// but those of a client whose keys are bad. The caller holds mu.
+func (c *countedConn) spare() bool { return c.asking == 0 || c.bad && !c.good }
+
+// before says which of two that are spare goes first: one without a good key, and the
+// one that has been quiet for longer. The caller holds mu.
+func (c *countedConn) before(other *countedConn) bool {
+	if c.good != other.good {
+		return other.good
+	}
+	return c.used.Before(other.used)
+}
+
+// ask counts a request on the connection as open until done.
+func (c *countedConn) ask() (done func()) {
+	c.rates.mu.Lock()
+	defer c.rates.mu.Unlock()
+	c.asking++
+	return func() {
+		c.rates.mu.Lock()
+		defer c.rates.mu.Unlock()
+		c.asking--
+		c.used = time.Now()
+	}
+}
+
+// judged notes what came of a key.
+func (c *countedConn) judged(good bool) {
+	c.rates.mu.Lock()
+	defer c.rates.mu.Unlock()
+	c.good, c.bad = c.good || good, !good
 }
 
 // Close implements net.Conn.
 func (c *countedConn) Close() error {
-	c.left()
+	c.rates.mu.Lock()
+	c.rates.drop(c)
+	c.rates.mu.Unlock()
 	return c.Conn.Close()
 }
+
+type connKey struct{}
+
+// withConn is the context of the requests on a connection of ours.
+func withConn(ctx context.Context, conn net.Conn) context.Context {
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	return context.WithValue(ctx, connKey{}, conn)
+}
+
+// connOf is the connection that a request came on.
+func connOf(ctx context.Context) *countedConn { return ctx.Value(connKey{}).(*countedConn) }
 
 // addressOf is the address of a peer without its port: who asks, for the measures.
 // All peers of a Unix socket are one.

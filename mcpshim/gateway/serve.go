@@ -41,6 +41,7 @@ const (
 func (g *Gateway) handler(known hosts) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w = &timed{w, g.limits.Slow}
+		defer connOf(r.Context()).ask()()
 		defer func() {
 			if recovered := recover(); recovered != nil {
 				g.config.Log("a request failed: " + fmt.Sprintf("%T", recovered)) // what it says may be a client's
@@ -103,14 +104,20 @@ func (g *Gateway) serveMCP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer clear(key)
 	// Whoever shares his address with a flood of bad keys is not kept out by it.
-	wait := g.rates.take(&g.rates.requests, addressOf(r.RemoteAddr), time.Now())
-	if wait > 0 && !g.rates.known(hashOf(key)) {
+	hash := hashOf(key)
+	var wait time.Duration
+	if g.rates.known(hash) {
+		wait = g.rates.take(&g.rates.keys, string(hash[:]), time.Now())
+	} else {
+		wait = g.rates.wait(r.Context(), connOf(r.Context()).address, time.Now())
+	}
+	if wait > 0 {
 		later(w, wait)
 		return
 	}
 	switch {
 	case ambiguous(r.Header):
-		if err := g.config.Keys.Check(r.Context(), key, p); err != nil {
+		if err := g.check(r.Context(), key, p); err != nil {
 			g.failed(w, r, err)
 			return
 		}
@@ -129,7 +136,7 @@ func (g *Gateway) serveMCP(w http.ResponseWriter, r *http.Request) {
 			g.listen(w, r, s)
 		}
 	default:
-		if err := g.config.Keys.Check(r.Context(), key, p); err != nil {
+		if err := g.check(r.Context(), key, p); err != nil {
 			g.failed(w, r, err)
 			return
 		}
@@ -170,34 +177,54 @@ func (g *Gateway) resume(w http.ResponseWriter, r *http.Request, key []byte, p P
 	case err != nil:
 		g.failed(w, r, err)
 		return nil
-	case !g.paced(w, s):
-		return nil
 	}
 	return s
 }
 
-// paced counts a request of a key that is good. When there are too many it is
-// answered.
-func (g *Gateway) paced(w http.ResponseWriter, s *session) bool {
-	now := time.Now()
-	g.rates.know(s.hash, now)
-	wait := g.rates.take(&g.rates.keys, s.keyID, now)
-	if wait > 0 {
-		later(w, wait)
+// ask has the daemon judge a key, by do. About one of which nothing good is known it
+// is asked when it is the turn of whoever presents it.
+func (g *Gateway) ask(ctx context.Context, key []byte, do func() error) error {
+	hash := hashOf(key)
+	known := g.rates.known(hash)
+	if !known {
+		done, err := g.rates.turn(ctx, connOf(ctx).address)
+		if err != nil {
+			return err
+		}
+		defer done()
 	}
-	return wait == 0
+	err := do()
+	_, refused := errors.AsType[*Refused](err)
+	switch {
+	case refused:
+		g.rates.doubt(hash)
+		connOf(ctx).judged(false)
+	case err == nil || errors.Is(err, ErrOtherKey):
+		now := time.Now()
+		g.rates.know(hash, now)
+		connOf(ctx).judged(true)
+		if !known {
+			g.rates.take(&g.rates.keys, string(hash[:]), now) // from now on it counts
+		}
+	}
+	return err
+}
+
+// check judges a key of which no run is wanted.
+func (g *Gateway) check(ctx context.Context, key []byte, p Presented) error {
+	return g.ask(ctx, key, func() error { return g.config.Keys.Check(ctx, key, p) })
 }
 
 // authenticate has the key of a request judged: for the run of the session, or for
 // another one if that is over, or, without a session, alone.
 func (g *Gateway) authenticate(ctx context.Context, s *session, key []byte, p Presented) error {
 	if s == nil {
-		return g.config.Keys.Check(ctx, key, p)
+		return g.check(ctx, key, p)
 	}
 	own := s.is(hashOf(key))
 	run := s.current()
 	if run != nil {
-		err := run.Authenticate(ctx, key, p)
+		err := g.ask(ctx, key, func() error { return run.Authenticate(ctx, key, p) })
 		_, refused := errors.AsType[*Refused](err)
 		switch {
 		case refused && own:
@@ -215,12 +242,15 @@ func (g *Gateway) authenticate(ctx context.Context, s *session, key []byte, p Pr
 		}
 	}
 	if !own {
-		if err := g.config.Keys.Check(ctx, key, p); err != nil {
+		if err := g.check(ctx, key, p); err != nil {
 			return err
 		}
 		return ErrOtherKey
 	}
-	run, err := g.config.Keys.Open(ctx, key, p)
+	err := g.ask(ctx, key, func() (err error) {
+		run, err = g.config.Keys.Open(ctx, key, p)
+		return err
+	})
 	if err != nil {
 		if _, refused := errors.AsType[*Refused](err); refused {
 			g.forget(s)
@@ -276,7 +306,11 @@ func (g *Gateway) share(ctx context.Context, key []byte, p Presented) (*session,
 }
 
 func (g *Gateway) fill(ctx context.Context, hash keyHash, one *slot, key []byte, p Presented) (*session, error) {
-	s, err := g.opened(ctx, "", hash, key, p)
+	var s *session
+	run, err := g.opened(ctx, key, p)
+	if err == nil {
+		s, err = g.begin("", hash, run)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err != nil {
@@ -291,23 +325,65 @@ func (g *Gateway) fill(ctx context.Context, hash keyHash, one *slot, key []byte,
 // errFull says that there is no room for one more session.
 var errFull = errors.New("too many sessions")
 
-// opened opens a run and a session under it.
-func (g *Gateway) opened(ctx context.Context, id string, hash keyHash, key []byte, p Presented) (*session, error) {
-	run, err := g.config.Keys.Open(ctx, key, p)
-	if err != nil {
-		return nil, err
-	}
+// opened opens a run, with a place for a session under it.
+func (g *Gateway) opened(ctx context.Context, key []byte, p Presented) (run Run, err error) {
+	hash := hashOf(key)
+	return run, g.ask(ctx, key, func() error {
+		if !g.takePlace(hash) {
+			if err := g.config.Keys.Check(ctx, key, p); err != nil {
+				return err
+			}
+			return errFull
+		}
+		if run, err = g.config.Keys.Open(ctx, key, p); err != nil {
+			g.givePlace(hash)
+		}
+		return err
+	})
+}
+
+// takePlace takes a place for a session of a key, if there is one.
+func (g *Gateway) takePlace(hash keyHash) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.draining || len(g.all()) >= g.limits.Sessions || g.perKey[run.KeyID()] >= g.limits.KeySessions {
-		go run.Close()
+	if g.draining || g.places >= g.limits.Sessions || g.perKey[hash] >= g.limits.KeySessions {
+		return false
+	}
+	g.places++
+	g.perKey[hash]++
+	return true
+}
+
+func (g *Gateway) givePlace(hash keyHash) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.places--
+	if g.perKey[hash]--; g.perKey[hash] == 0 {
+		delete(g.perKey, hash)
+	}
+}
+
+// begin begins a session under a run that has a place for it. An id is one that
+// others may name.
+func (g *Gateway) begin(id string, hash keyHash, run Run) (*session, error) {
+	g.mu.Lock()
+	if g.draining {
+		g.mu.Unlock()
+		g.abandon(hash, run)
 		return nil, errFull
 	}
+	defer g.mu.Unlock()
 	s := g.newSession(id, hash, run)
 	if id != "" {
 		g.sessions[id] = s
 	}
 	return s, nil
+}
+
+// abandon gives up a run that no session was begun under.
+func (g *Gateway) abandon(hash keyHash, run Run) {
+	g.givePlace(hash)
+	run.Close()
 }
 
 // forget lets nobody find a session any more.
@@ -325,19 +401,14 @@ func (g *Gateway) forget(s *session) {
 // left is told by a session that it is gone.
 func (g *Gateway) left(s *session) {
 	g.forget(s)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.perKey[s.keyID]--; g.perKey[s.keyID] == 0 {
-		delete(g.perKey, s.keyID)
-	}
+	g.givePlace(s.hash)
 }
 
-// maxOpening is how much is read of somebody of whom nothing is known but a key
-// that may be one, in bytes.
+// maxOpening is the largest message that opens a session, in bytes.
 const maxOpening = 64 << 10
 
-// post takes in one message. The key is judged first: for whom nobody knows nothing
-// is read but the little that opens a session.
+// post takes in one message. The key is judged first: of whom nobody knows nothing is
+// read.
 func (g *Gateway) post(w http.ResponseWriter, r *http.Request, key []byte, p Presented) {
 	if p.Route == Stateful && r.Header.Get(headerSession) == "" {
 		g.open(w, r, key, p)
@@ -352,9 +423,6 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, key []byte, p Pre
 		var err error
 		if s, err = g.share(r.Context(), key, p); err != nil {
 			g.failed(w, r, err)
-			return
-		}
-		if !g.paced(w, s) {
 			return
 		}
 	}
@@ -379,39 +447,50 @@ func (g *Gateway) post(w http.ResponseWriter, r *http.Request, key []byte, p Pre
 	}
 }
 
-// open opens a session.
+// open opens a session. Its key is judged with the run that is opened for it, once
+// the message is there; one of which nothing good is known is judged before that.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request, key []byte, p Presented) {
+	hash := hashOf(key)
+	var run Run
+	var err error
+	if !g.rates.known(hash) {
+		if run, err = g.opened(r.Context(), key, p); err != nil {
+			g.failed(w, r, err)
+			return
+		}
+	}
 	m, about, release, refusal := g.message(w, r, maxOpening)
 	defer release()
 	if refusal == nil && (m.ID == nil || m.Method != methodInitialize) {
 		refusal = func() { writeError(w, http.StatusBadRequest, "session_required", "") }
 	}
-	if refusal != nil {
-		if err := g.config.Keys.Check(r.Context(), key, p); err != nil {
-			g.failed(w, r, err)
-			return
-		}
-		refusal()
-		return
+	switch {
+	case refusal == nil && run == nil:
+		run, err = g.opened(r.Context(), key, p)
+	case refusal != nil && run == nil:
+		err = g.check(r.Context(), key, p)
+	case refusal != nil:
+		g.abandon(hash, run)
 	}
-	id := newID()
-	s, err := g.opened(r.Context(), id, hashOf(key), key, p)
 	if err != nil {
 		g.failed(w, r, err)
 		return
 	}
-	keep := false
-	defer func() {
-		if !keep {
-			g.forget(s)
-			s.stop()
-		}
-	}()
-	if !g.paced(w, s) {
+	if refusal != nil {
+		refusal()
+		return
+	}
+	id := newID()
+	s, err := g.begin(id, hash, run)
+	if err != nil {
+		g.failed(w, r, err)
 		return
 	}
 	w.Header().Set(headerSession, id)
-	keep = g.call(w, r, s, m, about, p.Route)
+	if !g.call(w, r, s, m, about, p.Route) {
+		g.forget(s)
+		s.stop()
+	}
 }
 
 // message reads the message of a request of at most limit bytes. When it is no good

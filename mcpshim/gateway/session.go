@@ -81,8 +81,7 @@ var (
 	errMissing = wire.Deny(wire.BrokerUnavailable)
 )
 
-// newSession starts a shim under run. The caller holds g.mu and has made sure that
-// there is room.
+// newSession starts a shim under run. The caller holds g.mu and has a place for it.
 func (g *Gateway) newSession(id string, hash keyHash, run Run) *session {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &session{
@@ -91,7 +90,6 @@ func (g *Gateway) newSession(id string, hash keyHash, run Run) *session {
 		requests: map[uint64]*exchange{}, byID: map[string]*exchange{}, used: time.Now(),
 	}
 	s.room = sync.NewCond(&s.mu)
-	g.perKey[s.keyID]++
 	g.work.Add(1)
 	go s.serve(ctx)
 	go s.follow(run)
