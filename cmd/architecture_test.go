@@ -43,7 +43,7 @@ var mayImport = map[string][]string{
 
 // onlyImporters names who may import a library; no other package of ours may.
 var onlyImporters = map[string][]string{
-	"go.etcd.io/bbolt":                       {"vault"},
+	"go.etcd.io/bbolt":                       {"vault", "cmd/internal/..."},
 	"github.com/zalando/go-keyring":          {"vault/keysource"},
 	"github.com/modelcontextprotocol/go-sdk": {"mcpshim/...", "cmd/internal/..."},
 	"github.com/alecthomas/kong":             {"cmd/sbctl/..."},

@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
-	"subjectbroker/worker/client"
 )
 
 // Numbers of the daemon that the figures below depend on.
@@ -36,7 +34,7 @@ func measureKeys(ctx context.Context, s *settings) ([]figure, error) {
 		return nil, err
 	}
 	defer disk.close()
-	conn, err := client.Operator(ctx, client.Places{Home: b.home, SocketDir: filepath.Join(b.home, "run")})
+	conn, err := b.operator(ctx)
 	if err != nil {
 		return nil, err
 	}
