@@ -50,13 +50,15 @@ func (a *appender) close() { a.file.Close() }
 
 // emptyServer is the hidden mode in which this program is a daemon that has a
 // socket and our transport, and does nothing. It ends with its input.
-func emptyServer(socket string, stdin io.Reader) error {
+func emptyServer(socket string, stdin io.Reader) error { return healthServer(socket, empty{}, stdin) }
+
+func healthServer(socket string, health grpc_health_v1.HealthServer, stdin io.Reader) error {
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return err
 	}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxMessage), grpc.MaxSendMsgSize(wire.MaxMessage))
-	grpc_health_v1.RegisterHealthServer(server, empty{})
+	grpc_health_v1.RegisterHealthServer(server, health)
 	go func() {
 		_, _ = io.Copy(io.Discard, stdin)
 		server.Stop()

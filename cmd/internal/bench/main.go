@@ -40,6 +40,7 @@ func main() {
 // Hidden first arguments: this program as one of its own limits, or as a client.
 const (
 	asEmptyServer = "empty-server"
+	asDisk        = "disk-server"
 	asEcho        = "echo"
 	asClient      = "client"
 	asTools       = "tool-server"
@@ -53,6 +54,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	switch {
 	case len(args) == 2 && args[0] == asEmptyServer:
 		err = emptyServer(args[1], stdin)
+	case len(args) == 4 && args[0] == asDisk:
+		err = diskServer(args[1], args[2], args[3], stdin)
 	case len(args) == 1 && args[0] == asEcho:
 		err = echoServer(stdin, stdout)
 	case len(args) == 2 && args[0] == asClient:
