@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"bytes"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -53,14 +55,16 @@ type place struct {
 // read finds the words of a text.
 func (q Query) read(text string) []place {
 	known := q.known()
-	var words []place
+	distinct := make([]string, len(known))
+	for word, i := range known {
+		distinct[i] = word
+	}
+	prefixes := slices.ContainsFunc(q.terms, func(t term) bool { return t.prefix })
+	words := make([]place, 0, len(text)/6)
 	for s := newScanner(text); s.next(); {
-		w := place{start: s.start, stop: s.stop, segment: s.segment, word: -1}
-		if i, ok := known[string(s.word)]; ok {
-			w.word = i
-		}
-		for i, t := range q.terms {
-			if last := t.words[len(t.words)-1]; t.prefix && len(s.word) >= len(last) && string(s.word[:len(last)]) == last {
+		w := place{start: s.start, stop: s.stop, segment: s.segment, word: slices.Index(distinct, string(s.word))}
+		for i := 0; prefixes && i < len(q.terms); i++ {
+			if t := &q.terms[i]; t.prefix && bytes.HasPrefix(s.word, []byte(t.words[len(t.words)-1])) {
 				w.begins |= 1 << i
 			}
 		}

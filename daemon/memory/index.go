@@ -365,6 +365,7 @@ func (ix *Index) Drop() {
 		for _, p := range t.now.Load().pieces {
 			clear(p.dictionary)
 			clear(p.runs)
+			clear(p.blocks)
 		}
 	}
 	ix.dropped = true

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -391,7 +392,11 @@ func TestForget(t *testing.T) {
 						t.Error("a piece still has the entry")
 					}
 				}
-				for _, rest := range []string{string(p.dictionary[:cap(p.dictionary)]), string(p.runs[:cap(p.runs)])} {
+				var begins []byte
+				for _, b := range p.blocks[:cap(p.blocks)] {
+					begins = binary.BigEndian.AppendUint64(begins, b.begin)
+				}
+				for _, rest := range []string{string(p.dictionary[:cap(p.dictionary)]), string(p.runs[:cap(p.runs)]), string(begins)} {
 					if strings.Contains(rest, "zyx") || strings.Contains(rest, "text") {
 						t.Error("bytes of it are left")
 					}
@@ -471,7 +476,7 @@ func TestDrop(t *testing.T) {
 	ix.Drop()
 	ix.Drop()
 	for _, p := range pieces {
-		if strings.Trim(string(p.dictionary)+string(p.runs), "\x00") != "" {
+		if strings.Trim(string(p.dictionary)+string(p.runs), "\x00") != "" || slices.ContainsFunc(p.blocks, func(b block) bool { return b.begin != 0 }) {
 			t.Error("words are left")
 		}
 	}

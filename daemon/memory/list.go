@@ -181,7 +181,7 @@ func (ix *Index) Size() Size {
 		size.Words += v.words
 		for _, p := range v.pieces {
 			size.Terms += int64(p.terms)
-			size.Postings += int64(cap(p.dictionary) + cap(p.runs) + 8*cap(p.blocks))
+			size.Postings += int64(cap(p.dictionary) + cap(p.runs) + 16*cap(p.blocks))
 		}
 	}
 	return size

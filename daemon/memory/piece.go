@@ -2,6 +2,7 @@ package memory
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"sort"
 	"strings"
@@ -42,12 +43,27 @@ func (p *piece) mark(number uint32) { p.marks[number/32].Or(1 << (number % 32)) 
 
 func (p *piece) marked(number uint32) bool { return p.marks[number/32].Load()&(1<<(number%32)) != 0 }
 
-// block is where one begins.
-type block struct{ dictionary, runs uint32 }
+// block is where one begins, and the first eight bytes of its first word, so that a
+// search for a block looks at the dictionary at its end only.
+type block struct {
+	begin            uint64
+	dictionary, runs uint32
+}
+
+// beginning is the first eight bytes of a word; of shorter words zeros fill it up, so
+// that its order is that of the words as far as it goes.
+func beginning(word []byte) uint64 {
+	if len(word) >= 8 {
+		return binary.BigEndian.Uint64(word)
+	}
+	var begin [8]byte
+	copy(begin[:], word)
+	return binary.BigEndian.Uint64(begin[:])
+}
 
 // weight is about what a piece takes in memory, in bytes.
 func (p *piece) weight() int {
-	return len(p.dictionary) + len(p.runs) + 8*len(p.blocks) + 16*len(p.documents)
+	return len(p.dictionary) + len(p.runs) + 16*len(p.blocks) + 16*len(p.documents)
 }
 
 // terms goes through a dictionary.
@@ -68,7 +84,13 @@ func (p *piece) all() *terms { return &terms{piece: p, left: p.terms} }
 
 // seek goes to the block in which word would be.
 func (p *piece) seek(t *terms, word []byte) {
-	after := sort.Search(len(p.blocks), func(i int) bool { return bytes.Compare(p.first(i), word) > 0 })
+	begin := beginning(word)
+	after := sort.Search(len(p.blocks), func(i int) bool {
+		if first := p.blocks[i].begin; first != begin {
+			return first > begin
+		}
+		return bytes.Compare(p.first(i), word) > 0
+	})
 	at := max(after-1, 0)
 	t.piece, t.inner, t.word = p, 0, t.word[:0]
 	t.left = p.terms - at*wordsInBlock
@@ -132,7 +154,7 @@ type writer struct {
 func (w *writer) word(word []byte) {
 	shared := 0
 	if w.terms%wordsInBlock == 0 {
-		w.blocks = append(w.blocks, block{uint32(len(w.dictionary)), uint32(len(w.runs))})
+		w.blocks = append(w.blocks, block{beginning(word), uint32(len(w.dictionary)), uint32(len(w.runs))})
 	} else {
 		for shared < len(word) && shared < len(w.last) && word[shared] == w.last[shared] {
 			shared++

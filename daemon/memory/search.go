@@ -358,15 +358,32 @@ func (w *worth) of(tf, length uint32) float64 {
 
 // add adds what a term is worth to the scores of the documents of a piece.
 func (s *search) add(p *piece, m *matches, w *worth) {
-	if m.word.df > 0 {
-		s.numbers, s.often = m.word.all(s.numbers, s.often)
-		for i, number := range s.numbers {
-			if s.scores[number] == 0 {
-				s.touched = append(s.touched, number)
-			}
-			s.scores[number] += w.of(s.often[i], p.lengths[number])
+	scores, lengths, touched := s.scores[:len(p.lengths)], p.lengths, s.touched
+	document := uint32(0)
+	for b, at := m.word.documents, 0; at < len(b); {
+		code := uint32(b[at])
+		if code < 0x80 {
+			at++
+		} else {
+			code, at = number(b, at)
 		}
+		document += code >> 1
+		tf := uint32(1)
+		if code&1 == 0 {
+			tf, at = number(b, at)
+		}
+		value := 0.0
+		if length := lengths[document]; tf == 1 && int(length) < len(w.once) {
+			value = w.once[length]
+		} else {
+			value = w.of(tf, length)
+		}
+		if scores[document] == 0 {
+			touched = append(touched, document)
+		}
+		scores[document] += value
 	}
+	s.touched = touched
 	for i := 0; i < len(m.pairs); i += 2 {
 		number := m.pairs[i]
 		if s.scores[number] == 0 {
