@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -152,13 +151,9 @@ func encodeEntry(e knowledgeEntry) ([]byte, error) {
 
 // decodeEntry reads a row of encodeEntry and nothing else.
 func decodeEntry(id string, row []byte) (knowledgeEntry, error) {
-	var e knowledgeEntry
-	err := json.Unmarshal(row, &e)
-	if err == nil {
-		var again []byte
-		if again, err = encodeEntry(e); err == nil && (e.ID != id || !bytes.Equal(again, row)) {
-			err = fmt.Errorf("it is not as it was written")
-		}
+	e, err := parseEntry(row)
+	if err == nil && e.ID != id {
+		err = errOtherRow
 	}
 	if err != nil {
 		return e, fmt.Errorf("%w: knowledge row %s: %v", vault.ErrIntegrity, id, err)
