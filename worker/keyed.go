@@ -77,10 +77,10 @@ func (ks *Keys) Open(ctx context.Context, key []byte, p Presented) (*Run, error)
 	}
 	run := newRun(opened, c.conn, c.broker)
 	run.release = sync.OnceFunc(func() { ks.give(c) })
+	run.feed = &feed{}
 	go func() {
-		if err := run.Watch(run.life, func(Change) {}); err != nil && run.conn.GetState() != connectivity.Ready {
-			run.end()
-		}
+		run.feed.end(run.watch(run.life, run.feed.tell))
+		run.watchConnection()
 	}()
 	return run, nil
 }

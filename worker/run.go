@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -46,6 +47,10 @@ type Run struct {
 	life context.Context //nolint:containedctx // of a goroutine that follows the run
 	// release gives its place on a shared connection back; nil: it has its own.
 	release func()
+	// dismissed says that the daemon ended it, and not because it locked or went away.
+	dismissed atomic.Bool
+	// feed is a stream of changes that is open already; nil: there is none.
+	feed *feed
 
 	unjudged budget // arguments of calls, over all relays
 	answers  budget // answers of hosted servers, over all relays
@@ -117,7 +122,9 @@ func Open(ctx context.Context, config Config) (*Run, error) {
 		conn.Close()
 		return nil, wire.FromError(err)
 	}
-	return newRun(opened, conn, broker), nil
+	run := newRun(opened, conn, broker)
+	go run.watchConnection()
+	return run, nil
 }
 
 // newRun is a run that was opened.
@@ -129,7 +136,6 @@ func newRun(opened *brokerv1.OpenRunResponse, conn *grpc.ClientConn, broker brok
 		Profile: opened.GetProfile(), KeyID: opened.GetKeyId(), API: opened.GetApi(), MaxContent: opened.GetMaxContent(),
 		conn: conn, broker: broker, over: over, end: sync.OnceFunc(func() { close(over); done() }), life: life,
 	}
-	go run.watchConnection()
 	return run
 }
 
@@ -148,6 +154,12 @@ func (r *Run) watchConnection() {
 
 // Over is closed when the run has ended, whoever ended it.
 func (r *Run) Over() <-chan struct{} { return r.over }
+
+// Dismissed says of a run that is over whether the daemon ended it for good: with its
+// key, with its subject, or by an operator's word. Of one that was lost with the
+// connection, or while the vault locked, it says false. It is known of runs that are
+// watched.
+func (r *Run) Dismissed() bool { return r.dismissed.Load() }
 
 func (r *Run) isOver() bool {
 	select {
@@ -277,6 +289,16 @@ const (
 // Watch tells each change to fn, from this goroutine, until the run or ctx ends
 // or the stream breaks. It never returns nil.
 func (r *Run) Watch(ctx context.Context, fn func(Change)) error {
+	if r.feed != nil {
+		if changes := r.feed.join(); changes != nil {
+			return r.feed.follow(ctx, changes, fn)
+		}
+	}
+	return r.watch(ctx, fn)
+}
+
+// watch is Watch with a stream of its own.
+func (r *Run) watch(ctx context.Context, fn func(Change)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := r.broker.Watch(ctx, &brokerv1.WatchRequest{RunId: r.ID})
@@ -301,6 +323,9 @@ func (r *Run) Watch(ctx context.Context, fn func(Change)) error {
 		case *brokerv1.WatchResponse_ResourceUpdated:
 			fn(Change{Kind: ResourceUpdated, Resource: event.ResourceUpdated.GetResourceId()})
 		case *brokerv1.WatchResponse_RunEnded:
+			if event.RunEnded.GetReasonCode() == string(wire.RunEnded) {
+				r.dismissed.Store(true)
+			}
 			r.end()
 			fn(Change{Kind: RunEnded, Reason: wire.Reason(event.RunEnded.GetReasonCode())})
 			return wire.Deny(wire.RunEnded)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -192,9 +193,11 @@ func (g *Gateway) listen(w http.ResponseWriter, r *http.Request, s *session) {
 	}
 }
 
-// writeJSON writes one message as the whole body.
+// writeJSON writes one message as the whole body. Its length is said, so that it is
+// whole with its last byte and no chunk has to follow.
 func writeJSON(w http.ResponseWriter, status int, line []byte) {
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(line)))
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	_, _ = w.Write(line) // who has gone has gone

@@ -87,6 +87,7 @@ func (k *fakeKeys) Report(_ context.Context, reason Reason, p Presented) error {
 
 func (r *fakeRun) KeyID() string         { return r.id }
 func (r *fakeRun) Over() <-chan struct{} { return r.over }
+func (r *fakeRun) Dismissed() bool       { return false }
 func (r *fakeRun) Close()                { r.end() }
 func (r *fakeRun) Authenticate(_ context.Context, key []byte, p Presented) error {
 	r.keys.mu.Lock()

@@ -74,6 +74,9 @@ type Run interface {
 	Authenticate(ctx context.Context, key []byte, p Presented) error
 	// Over is closed when the run has ended, whoever ended it.
 	Over() <-chan struct{}
+	// Dismissed says, when it is over, whether the daemon ended it for good: with its
+	// key or by a person's word. Else the key may bring another one.
+	Dismissed() bool
 	// Close ends it.
 	Close()
 }

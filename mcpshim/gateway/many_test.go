@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -187,4 +188,112 @@ func settled(most int) int {
 		time.Sleep(25 * time.Millisecond)
 	}
 	return runtime.NumGoroutine()
+}
+
+// A session that is open has one stream of changes, for its shim and for what
+// notices that its key was revoked.
+func TestGatewayOneStream(t *testing.T) {
+	d := lone(t)
+	_, key := mint(t, d, "worker")
+	f := stand(t, d, Limits{}, nil)
+	const sessions = 5
+	for range sessions {
+		a := f.agent(key)
+		a.greet()
+		a.call("read_resource", reads("plan"))
+	}
+	for range sessions {
+		f.agent(key).modern("tools/list", "", "") // these share one
+	}
+	streams := func() int {
+		stacks := make([]byte, 8<<20)
+		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "daemon.broker.Watch(")
+	}
+	eventually(t, "one stream for each run", func() bool { return streams() == sessions+1 })
+	time.Sleep(1200 * time.Millisecond) // a shim that is not told that it is watched asks again after a second
+	if got := streams(); got != sessions+1 {
+		t.Errorf("%d streams of %d runs", got, sessions+1)
+	}
+}
+
+// Sessions leave nothing: with streams, without, closed by the client or by the
+// revocation of their key.
+func TestGatewaySessionsLeaveNothing(t *testing.T) {
+	d := lone(t)
+	f := stand(t, d, Limits{KeyRate: 1e6, AddressRate: 1e6}, nil)
+	round := func(each int) {
+		var all sync.WaitGroup
+		for i := range 6 {
+			id, key := mint(t, d, "worker")
+			all.Go(func() {
+				for range each {
+					a := f.agent(key)
+					defer a.http.CloseIdleConnections()
+					a.try(t)
+					if i%2 == 0 {
+						response, err := a.send("GET", "")
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						defer response.Body.Close()
+					}
+					if i%3 > 0 {
+						response, err := a.send("DELETE", "")
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						response.Body.Close()
+					}
+				}
+				if i%3 == 0 {
+					revoke(t, d, id)
+				}
+			})
+		}
+		all.Wait()
+		eventually(t, "all sessions are gone", func() bool { return f.sessions() == 0 })
+	}
+	round(2)
+	goroutines, files := quiet(), descriptors(t)
+	round(50)
+	if got := settled(goroutines + 20); got > goroutines+20 {
+		stacks := make([]byte, 1<<20)
+		t.Errorf("%d goroutines, before %d\n%s", got, goroutines, stacks[:runtime.Stack(stacks, true)])
+	}
+	eventually(t, "descriptors are closed", func() bool { return descriptors(t) <= files+10 })
+}
+
+// quiet waits until the number of goroutines nearly stays, and returns it.
+func quiet() int {
+	n := runtime.NumGoroutine()
+	for same, rounds := 0, 0; same < 8 && rounds < 200; rounds++ {
+		time.Sleep(25 * time.Millisecond)
+		now := runtime.NumGoroutine()
+		if same++; now < n-2 || now > n+2 {
+			n, same = now, 0
+		}
+	}
+	return n
+}
+
+// eventually waits until ok holds.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+// descriptors is how many files and sockets this process has open.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/dev/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
 }

@@ -182,13 +182,17 @@ func isOver(run Run) bool {
 }
 
 // follow ends the streams of a run with it: who was told of changes under it is not
-// told of another's.
+// told of another's. A run that was ended for good takes its session along.
 func (s *session) follow(run Run) {
 	select {
 	case <-run.Over():
 	case <-s.ended:
 		run.Close()
 		return
+	}
+	if run.Dismissed() {
+		s.g.forget(s)
+		defer s.stop()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
