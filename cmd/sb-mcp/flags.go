@@ -31,6 +31,7 @@ type options struct {
 	// Of serve.
 	listen, unix, tlsCert, tlsKey string
 	hosts                         []string
+	check                         bool
 }
 
 // once is a flag that may be given once: of two subjects neither is the one
@@ -133,6 +134,7 @@ func parse(args []string) (options, error) {
 	flags.Var(size{&opts.maxLine}, "max-line", "")
 	flags.Var(size{&opts.maxServerLine}, "max-server-line", "")
 	flags.BoolVar(&opts.version, "version", false, "")
+	flags.BoolVar(&opts.check, "check", false, "")
 	for rest := args; ; {
 		if err := flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
 			opts.help = true
@@ -183,7 +185,7 @@ func (o *options) take(word string) error {
 func (o *options) validate() error {
 	if o.command == commandHost {
 		if o.subject+o.profile+o.serverName+o.home+o.socket+o.server+o.listen+o.unix+o.tlsCert+o.tlsKey != "" ||
-			len(o.env)+o.maxLine+o.maxServerLine+len(o.hosts) != 0 {
+			len(o.env)+o.maxLine+o.maxServerLine+len(o.hosts) != 0 || o.check {
 			return errors.New("host takes no flags: sbd starts it and tells it everything")
 		}
 		return nil
@@ -221,6 +223,7 @@ func (o *options) elsewhere() error {
 		}},
 		{commandServe, map[string]bool{
 			"listen": o.listen != "", "unix": o.unix != "", "tls-cert": o.tlsCert != "", "tls-key": o.tlsKey != "", "host": len(o.hosts) > 0,
+			"check": o.check,
 		}},
 	} {
 		for flag, given := range one.flags {

@@ -11,8 +11,8 @@ USAGE
               [--max-server-line N] [--profile P] [--home DIR] [--socket DIR]
               -- CMD [ARG]...
   sb-mcp serve --listen ADDRESS:PORT [--tls-cert FILE --tls-key FILE]
-               [--unix PATH] [--host NAME]... [--server-name N] [--home DIR]
-               [--socket DIR]
+               [--unix PATH] [--host NAME]... [--server-name N] [--check]
+               [--home DIR] [--socket DIR]
   sb-mcp --version | --help
 
 DESCRIPTION
@@ -140,6 +140,8 @@ FLAGS
   --tls-key FILE   serve: its key, PEM, not open to everybody
   --host NAME      serve: a name or address, without port, under which agents reach
                    it; may be repeated
+  --check          serve: say what is wrong with the options and the certificate,
+                   and listen to nobody
   --version        print the version
   --help           print this
 

@@ -35,7 +35,12 @@ func serveHTTP(ctx context.Context, config worker.Config, opts options, stderr i
 		if secure, err = loadCertificates(opts.tlsCert, opts.tlsKey); err != nil {
 			return fail(stderr, wire.ExitFailed, "loading the certificate: "+err.Error(), "")
 		}
-		defer secure.watch(ctx, say)()
+		if !opts.check {
+			defer secure.watch(ctx, say)()
+		}
+	}
+	if opts.check {
+		return wire.ExitDone
 	}
 	listeners, err := listen(ctx, opts)
 	if err != nil {

@@ -62,6 +62,9 @@ func TestServeFlags(t *testing.T) {
 		{"--subject a --listen 127.0.0.1:1", "--listen belongs to serve"},
 		{"check --subject a --host h", "--host belongs to serve"},
 		{"host --listen 127.0.0.1:1", "host takes no flags"},
+		{"serve --check --listen 127.0.0.1:1", ""},
+		{"--subject a --check", "--check belongs to serve"},
+		{"host --check", "host takes no flags"},
 	} {
 		_, err := parse(strings.Fields(tc.args))
 		if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"subjectbroker/cmd/sbctl/internal/service"
@@ -13,7 +15,7 @@ import (
 )
 
 type serviceCmd struct {
-	Install   serviceInstallCmd   `cmd:"" help:"Install the daemon as a service of your user, and start it"`
+	Install   serviceInstallCmd   `cmd:"" help:"Install the daemon, or daemon and gateway, as a service of your user, and start it"`
 	Uninstall serviceUninstallCmd `cmd:"" help:"Stop the service and remove it; the home stays"`
 	Start     serviceStartCmd     `cmd:"" help:"Start the service"`
 	Stop      serviceStopCmd      `cmd:"" help:"Stop the service"`
@@ -24,8 +26,8 @@ type serviceCmd struct {
 
 // Help is the manual of service.
 func (serviceCmd) Help() string {
-	return `Keeps sbd running without a terminal: systemd user units on Linux, a launchd agent
-on macOS. Without a service manager, run sbd in a terminal.`
+	return `Keeps sbd, and with --gateway sb-mcp serve, running without a terminal: systemd user
+units on Linux, launchd agents on macOS. Without a service manager, run sbd in a terminal.`
 }
 
 func (a *app) serviceConfig() (service.Config, error) {
@@ -82,17 +84,78 @@ func (a *app) printReport(report service.Report) error {
 }
 
 type serviceInstallCmd struct {
-	Linger  bool `help:"Keep the daemon running after you log out (systemd)."`
-	Replace bool `help:"Take the place of a service for another home or program."`
+	Linger  bool     `help:"Keep the daemon running after you log out (systemd)."`
+	Replace bool     `help:"Take the place of a service for another home or program."`
+	Gateway bool     `help:"Run sb-mcp serve, too: MCP over HTTP for agents with a key."`
+	Listen  string   `placeholder:"ADDRESS:PORT" help:"Where the gateway listens (default: 127.0.0.1:7070, without --unix)."`
+	TLSCert string   `name:"tls-cert" placeholder:"FILE" help:"Certificate of the gateway."`
+	TLSKey  string   `name:"tls-key" placeholder:"FILE" help:"Its key."`
+	Unix    string   `placeholder:"PATH" help:"Socket on which the gateway listens."`
+	Host    []string `placeholder:"NAME" help:"Another name under which the gateway is reached; may be repeated." sep:"none"`
 }
 
 // Help is the manual of service install.
 func (serviceInstallCmd) Help() string {
 	return `Says so when the daemon would end at logout; --linger keeps it. Doing it again
-changes nothing.
+changes nothing. With --gateway the gateway is a service beside it, with the options
+that are given; without, one that is installed stays as it is.
 
 Examples:
-  sbctl service install --linger`
+  sbctl service install --linger
+  sbctl service install --gateway --listen 0.0.0.0:7443 --tls-cert cert.pem --tls-key key.pem --host broker.example.com`
+}
+
+// gateway is the gateway that the options describe, once sb-mcp has taken them; nil:
+// none is.
+func (c serviceInstallCmd) gateway(ctx context.Context) (*service.Gateway, error) {
+	const doing = "installing the gateway"
+	if !c.Gateway {
+		if c.Listen+c.TLSCert+c.TLSKey+c.Unix != "" || len(c.Host) > 0 {
+			return nil, refuse(doing, "--listen, --unix, --tls-cert, --tls-key and --host are options of a gateway: add --gateway")
+		}
+		return nil, nil
+	}
+	program, err := sibling("sb-mcp")
+	if err != nil {
+		return nil, fail(err, doing)
+	}
+	g := &service.Gateway{Program: program}
+	if c.Listen == "" && c.Unix == "" {
+		c.Listen = "127.0.0.1:7070"
+	}
+	scheme := "http"
+	if c.TLSCert != "" {
+		scheme = "https"
+	}
+	var places []string
+	for _, option := range []struct{ name, value string }{{"--listen", c.Listen}, {"--unix", c.Unix}, {"--tls-cert", c.TLSCert}, {"--tls-key", c.TLSKey}} {
+		if option.value == "" {
+			continue
+		}
+		switch option.name {
+		case "--listen":
+			places = append(places, scheme+"://"+option.value+"/mcp")
+		default: // the service has another working directory
+			if option.value, err = filepath.Abs(option.value); err != nil {
+				return nil, fail(err, doing)
+			}
+			if option.name == "--unix" {
+				places = append(places, "unix:"+option.value)
+			}
+		}
+		g.Options = append(g.Options, option.name, option.value)
+	}
+	for _, host := range c.Host {
+		g.Options = append(g.Options, "--host", host)
+	}
+	g.Listens = strings.Join(places, " and ")
+	check := exec.CommandContext(ctx, program, append([]string{"serve", "--check"}, g.Options...)...)
+	said, err := check.CombinedOutput()
+	if err != nil {
+		text, _, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
+		return nil, refuse(doing, "%s", strings.TrimPrefix(text, "sb-mcp: "))
+	}
+	return g, nil
 }
 
 // Run installs and starts the service.
@@ -106,6 +169,9 @@ func (c serviceInstallCmd) Run(ctx context.Context, a *app) error {
 		return fail(err, doing)
 	}
 	config.Linger, config.Replace = c.Linger, c.Replace
+	if config.Gateway, err = c.gateway(ctx); err != nil {
+		return err
+	}
 	report, err := service.Install(ctx, config)
 	if err != nil {
 		return serviceFailure(err, doing)
@@ -116,20 +182,24 @@ func (c serviceInstallCmd) Run(ctx context.Context, a *app) error {
 	return a.printReport(report)
 }
 
-type serviceUninstallCmd struct{}
+type serviceUninstallCmd struct {
+	Gateway bool `help:"Remove the gateway alone."`
+}
 
 // Help is the manual of service uninstall.
 func (serviceUninstallCmd) Help() string {
 	return `Examples:
-  sbctl service uninstall`
+  sbctl service uninstall
+  sbctl service uninstall --gateway`
 }
 
 // Run removes the service.
-func (serviceUninstallCmd) Run(ctx context.Context, a *app) error {
+func (c serviceUninstallCmd) Run(ctx context.Context, a *app) error {
 	config, err := a.serviceConfig()
 	if err != nil {
 		return err
 	}
+	config.GatewayOnly = c.Gateway
 	report, err := service.Uninstall(ctx, config)
 	if err != nil {
 		return serviceFailure(err, "removing the service")
@@ -225,26 +295,32 @@ func (a *app) printService(ctx context.Context, config service.Config) error {
 	if s.Linger != nil {
 		linger = yesNo(*s.Linger)
 	}
-	return a.out.Object(ui.Object{
-		ID: s.State,
-		Fields: []ui.Field{
-			{Name: "manager", Value: s.Manager},
-			{Name: "unit", Value: s.Unit},
-			{Name: "installed", Value: yesNo(s.Installed)},
-			{Name: "enabled", Value: yesNo(s.Enabled)},
-			{Name: "state", Value: s.State},
-			{Name: "pid", Value: pid},
-			{Name: "daemon", Value: s.Daemon},
-			{Name: "home", Value: s.Home},
-			{Name: "linger", Value: linger},
-		},
-		Value: s,
-	})
+	fields := []ui.Field{
+		{Name: "manager", Value: s.Manager},
+		{Name: "unit", Value: s.Unit},
+		{Name: "installed", Value: yesNo(s.Installed)},
+		{Name: "enabled", Value: yesNo(s.Enabled)},
+		{Name: "state", Value: s.State},
+		{Name: "pid", Value: pid},
+		{Name: "daemon", Value: s.Daemon},
+		{Name: "home", Value: s.Home},
+		{Name: "linger", Value: linger},
+	}
+	if g := s.Gateway; g != nil {
+		pid := ""
+		if g.PID != 0 {
+			pid = fmt.Sprint(g.PID)
+		}
+		fields = append(fields, ui.Field{Name: "gateway", Value: g.State}, ui.Field{Name: "gatewayPid", Value: pid}, ui.Field{Name: "listens", Value: g.Listens})
+	}
+	return a.out.Object(ui.Object{ID: s.State, Fields: fields, Value: s})
 }
 
 type serviceLogsCmd struct {
 	Follow bool `short:"f" help:"Go on with new lines until interrupted."`
 	Lines  int  `short:"n" default:"50" placeholder:"N" help:"How many of the newest lines (default: 50)."`
+
+	Gateway bool `help:"Show what the gateway said."`
 }
 
 // Help is the manual of service logs.
@@ -261,6 +337,7 @@ func (c serviceLogsCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	config.GatewayOnly = c.Gateway
 	err = service.Logs(ctx, config, a.stdout, c.Lines, c.Follow)
 	if interrupted(ctx, err) {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,26 +18,48 @@ import (
 // label is the service's name in launchd.
 const label = "subject-broker"
 
+// gatewayLabel is that of the gateway.
+const gatewayLabel = "subject-broker-gateway"
+
 // launchd runs the daemon as an agent of the user's graphical session. The
 // daemon makes its own sockets: launchd's can only be taken through a C library.
 type launchd struct{ cfg Config }
 
-func (l *launchd) unit() string {
+func (l *launchd) unit() string { return l.agent(label) }
+
+// agent is the property list of one label.
+func (l *launchd) agent(label string) string {
 	return filepath.Join(l.cfg.UserHome, "Library", "LaunchAgents", label+".plist")
 }
 
-func (l *launchd) logFile() string {
+func (l *launchd) logFile(label string) string {
 	return filepath.Join(l.cfg.UserHome, "Library", "Logs", label+".log")
+}
+
+// labels are those of what is to run.
+func (l *launchd) labels() []string {
+	labels := []string{label}
+	if text, err := read(l.agent(gatewayLabel)); err == nil && text != "" {
+		labels = append(labels, gatewayLabel)
+	}
+	return labels
 }
 
 func (l *launchd) domain() string { return "gui/" + strconv.Itoa(os.Getuid()) }
 
-func (l *launchd) files() []textFile { return []textFile{{l.unit(), l.text()}} }
+func (l *launchd) files() []textFile {
+	files := []textFile{{l.unit(), l.text(label, append([]string{l.cfg.Daemon}, l.cfg.daemonArgs()...), "SubjectBrokerHome", l.cfg.Home)}}
+	if g := l.cfg.Gateway; g != nil {
+		files = append(files, textFile{l.agent(gatewayLabel), l.text(gatewayLabel, append([]string{g.Program}, l.cfg.gatewayArgs()...), "SubjectBrokerListens", g.Listens)})
+	}
+	return files
+}
 
-// text is the property list. Umask is decimal there: 63 is 0077.
-func (l *launchd) text() string {
+// text is the property list of a program. mark is what it remembers. Umask is decimal
+// there: 63 is 0077.
+func (l *launchd) text(label string, program []string, mark, value string) string {
 	var words strings.Builder
-	for _, word := range append([]string{l.cfg.Daemon}, l.cfg.daemonArgs()...) {
+	for _, word := range program {
 		words.WriteString("\n\t\t<string>" + xmlText(word) + "</string>")
 	}
 	return `<?xml version="1.0" encoding="UTF-8"?>
@@ -67,9 +90,9 @@ func (l *launchd) text() string {
 		<integer>0</integer>
 	</dict>
 	<key>StandardErrorPath</key>
-	<string>` + xmlText(l.logFile()) + `</string>
-	<key>SubjectBrokerHome</key>
-	<string>` + xmlText(l.cfg.Home) + `</string>
+	<string>` + xmlText(l.logFile(label)) + `</string>
+	<key>` + mark + `</key>
+	<string>` + xmlText(value) + `</string>
 </dict>
 </plist>
 `
@@ -127,8 +150,15 @@ func (l *launchd) install(ctx context.Context) (Report, error) {
 	if err != nil {
 		return r, err
 	}
-	if err := l.ctl(ctx, io.Discard, "enable", l.domain()+"/"+label); err != nil {
-		return r, fmt.Errorf("enabling the service: %w", err)
+	for _, label := range l.labels() {
+		if err := l.ctl(ctx, io.Discard, "enable", l.domain()+"/"+label); err != nil {
+			return r, fmt.Errorf("enabling the service: %w", err)
+		}
+	}
+	if slices.Contains(written, l.agent(gatewayLabel)) && l.loaded(ctx, gatewayLabel) { // it has other options
+		if err := l.unload(ctx, gatewayLabel); err != nil {
+			return r, fmt.Errorf("restarting the gateway: %w", err)
+		}
 	}
 	r.Warnings = l.logoutWarnings()
 	return r, nil
@@ -141,42 +171,70 @@ func (l *launchd) logoutWarnings() []string {
 	return []string{"the daemon ends when you log out"}
 }
 
-func (l *launchd) loaded(ctx context.Context) bool {
+func (l *launchd) loaded(ctx context.Context, label string) bool {
 	return l.ctl(ctx, io.Discard, "print", l.domain()+"/"+label) == nil
 }
 
 func (l *launchd) uninstall(ctx context.Context) (Report, error) {
 	var r Report
-	if err := l.stop(ctx); err != nil {
+	files := []textFile{{path: l.agent(gatewayLabel)}}
+	stop := func() error { return l.unload(ctx, gatewayLabel) }
+	if !l.cfg.GatewayOnly {
+		files, stop = append([]textFile{{path: l.unit()}}, files...), func() error { return l.stop(ctx) }
+	}
+	if err := stop(); err != nil {
 		return r, err
 	}
-	removed, err := removeAll(l.files())
+	removed, err := removeAll(files)
 	r.Files, r.Changed = removed, len(removed) > 0
 	return r, err
 }
 
 func (l *launchd) start(ctx context.Context) error {
-	if l.loaded(ctx) {
-		return nil
+	for _, one := range l.labels() {
+		if l.loaded(ctx, one) {
+			continue
+		}
+		if one == label && listening(ctx, place.OperatorSocket(l.cfg.SocketDir)) {
+			return fmt.Errorf("%w for %s; stop that one first", ErrRunning, l.cfg.Home)
+		}
+		if err := l.ctl(ctx, io.Discard, "bootstrap", l.domain(), l.agent(one)); err != nil {
+			return err
+		}
 	}
-	if listening(ctx, place.OperatorSocket(l.cfg.SocketDir)) {
-		return fmt.Errorf("%w for %s; stop that one first", ErrRunning, l.cfg.Home)
-	}
-	return l.ctl(ctx, io.Discard, "bootstrap", l.domain(), l.unit())
+	return nil
 }
 
 func (l *launchd) stop(ctx context.Context) error {
-	if !l.loaded(ctx) {
+	for _, one := range l.labels() {
+		if err := l.unload(ctx, one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *launchd) unload(ctx context.Context, label string) error {
+	if !l.loaded(ctx, label) {
 		return nil
 	}
 	return l.ctl(ctx, io.Discard, "bootout", l.domain()+"/"+label)
 }
 
 func (l *launchd) restart(ctx context.Context) error {
-	if !l.loaded(ctx) {
+	if !l.loaded(ctx, label) {
 		return l.start(ctx)
 	}
-	return l.ctl(ctx, io.Discard, "kickstart", "-k", l.domain()+"/"+label)
+	for _, one := range l.labels() {
+		args := []string{"kickstart", "-k", l.domain() + "/" + one}
+		if one != label && !l.loaded(ctx, one) {
+			args = []string{"bootstrap", l.domain(), l.agent(one)}
+		}
+		if err := l.ctl(ctx, io.Discard, args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l *launchd) status(ctx context.Context) (Status, error) {
@@ -192,19 +250,17 @@ func (l *launchd) status(ctx context.Context) (Status, error) {
 		st.Warnings = append(st.Warnings, err.Error())
 		return st, nil
 	}
-	var out strings.Builder
-	if l.ctl(ctx, &out, "print", l.domain()+"/"+label) == nil {
-		for line := range strings.Lines(out.String()) {
-			key, value, _ := strings.Cut(strings.TrimSpace(line), " = ")
-			switch key {
-			case "state":
-				st.State = map[string]string{"running": "active"}[value]
-				if st.State == "" {
-					st.State = value
-				}
-			case "pid":
-				st.PID, _ = strconv.Atoi(value)
+	st.State, st.PID = l.show(ctx, label)
+	if text, err := read(l.agent(gatewayLabel)); err == nil && text != "" {
+		st.Gateway = &GatewayStatus{Unit: l.agent(gatewayLabel), Enabled: true}
+		st.Gateway.State, st.Gateway.PID = l.show(ctx, gatewayLabel)
+		if _, mark, found := strings.Cut(text, "<key>SubjectBrokerListens</key>"); found {
+			if value := plistString.FindStringSubmatch(mark); value != nil {
+				st.Gateway.Listens = fromXML(value[1])
 			}
+		}
+		if st.State == "active" && st.Gateway.State != "active" {
+			st.Warnings = append(st.Warnings, gatewayFailed(st.Gateway))
 		}
 	}
 	if st.Installed {
@@ -216,12 +272,37 @@ func (l *launchd) status(ctx context.Context) (Status, error) {
 	return st, nil
 }
 
+// show is what launchd says of a label, in systemd's words where it has them.
+func (l *launchd) show(ctx context.Context, label string) (state string, pid int) {
+	state = "inactive"
+	var out strings.Builder
+	if l.ctl(ctx, &out, "print", l.domain()+"/"+label) != nil {
+		return state, 0
+	}
+	for line := range strings.Lines(out.String()) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " = ")
+		switch key {
+		case "state":
+			if state = value; value == "running" {
+				state = "active"
+			}
+		case "pid":
+			pid, _ = strconv.Atoi(value)
+		}
+	}
+	return state, pid
+}
+
 func (l *launchd) logs(ctx context.Context, w io.Writer, lines int, follow bool) error {
+	file := l.logFile(label)
+	if l.cfg.GatewayOnly {
+		file = l.logFile(gatewayLabel)
+	}
 	args := []string{"-n", strconv.Itoa(lines)}
 	if follow {
 		args = append(args, "-F")
 	}
-	if err := l.cfg.Run(ctx, w, "tail", append(args, l.logFile())...); err != nil && ctx.Err() == nil {
+	if err := l.cfg.Run(ctx, w, "tail", append(args, file)...); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil

@@ -41,11 +41,25 @@ type Config struct {
 	Linger  bool // Install: keep the daemon after logout (systemd)
 	Replace bool // Install: take the place of a service for another home
 
+	// Gateway of Install is one to run beside the daemon; nil: one that is installed
+	// stays as it is.
+	Gateway *Gateway
+	// GatewayOnly has Uninstall remove the gateway alone, and Logs show its log.
+	GatewayOnly bool
+
 	UserHome string              // absolute; "": HOME, else the password database
 	Getenv   func(string) string // XDG_CONFIG_HOME is read; nil: os.Getenv
 	Platform string              // "linux" or "darwin"; "": the one this runs on
 	Run      Runner              // nil: Exec
 	UnitDirs []string            // where packages put systemd units, looked at after the user's own; nil: the usual ones
+}
+
+// Gateway is "sb-mcp serve" with its options. It starts after the daemon, and goes on
+// without it: it refuses everybody then.
+type Gateway struct {
+	Program string   // absolute path of sb-mcp
+	Options []string // of serve, without those that say which daemon
+	Listens string   // where, for people
 }
 
 // Runner runs a program to its end, with stdout where the caller wants it, and
@@ -71,6 +85,17 @@ type Status struct {
 	Home      string   `json:"home,omitempty"`
 	Linger    *bool    `json:"linger,omitempty"` // systemd: survives logout; absent: not known
 	Warnings  []string `json:"warnings,omitempty"`
+
+	Gateway *GatewayStatus `json:"gateway,omitempty"` // absent: none is installed
+}
+
+// GatewayStatus is what the service manager knows of the gateway.
+type GatewayStatus struct {
+	Unit    string `json:"unit"`
+	Enabled bool   `json:"enabled"`
+	State   string `json:"state"`
+	PID     int    `json:"pid,omitempty"`
+	Listens string `json:"listens,omitempty"`
 }
 
 // manager is one kind of service manager.
@@ -109,7 +134,8 @@ func Install(ctx context.Context, cfg Config) (Report, error) {
 	return m.install(ctx)
 }
 
-// Uninstall stops the daemon and removes the units. The home stays as it is.
+// Uninstall stops the daemon and the gateway and removes the units, or those of the
+// gateway alone. The home stays as it is.
 func Uninstall(ctx context.Context, cfg Config) (Report, error) {
 	m, err := cfg.ready(ctx)
 	if err != nil {
@@ -205,9 +231,16 @@ func (cfg Config) manager(installing bool) (manager, error) {
 	if installing && !filepath.IsAbs(cfg.Daemon) {
 		return nil, fmt.Errorf("%w: Config.Daemon must be the absolute path of sbd", ErrInvalid)
 	}
-	for _, path := range []string{cfg.Daemon, cfg.Home, cfg.SocketDir} {
+	words := []string{cfg.Daemon, cfg.Home, cfg.SocketDir}
+	if g := cfg.Gateway; g != nil {
+		if !filepath.IsAbs(g.Program) {
+			return nil, fmt.Errorf("%w: Gateway.Program must be the absolute path of sb-mcp", ErrInvalid)
+		}
+		words = append(append(words, g.Program, g.Listens), g.Options...)
+	}
+	for _, path := range words {
 		if i := strings.IndexFunc(path, func(r rune) bool { return r < 0x20 || r == 0x7f }); i >= 0 {
-			return nil, fmt.Errorf("%w: a control character in the path %q", ErrInvalid, path)
+			return nil, fmt.Errorf("%w: a control character in %q", ErrInvalid, path)
 		}
 	}
 	if cfg.SocketDir == "" {
@@ -221,8 +254,14 @@ func (cfg Config) manager(installing bool) (manager, error) {
 	switch cfg.Platform {
 	case "linux":
 		// What systemd refuses in a program's path.
-		if strings.ContainsAny(cfg.Daemon, "\"'\\") {
-			return nil, fmt.Errorf("%w: systemd cannot start a program with quotes or backslashes in its path, %s", ErrInvalid, cfg.Daemon)
+		programs := []string{cfg.Daemon}
+		if cfg.Gateway != nil {
+			programs = append(programs, cfg.Gateway.Program)
+		}
+		for _, program := range programs {
+			if strings.ContainsAny(program, "\"'\\") {
+				return nil, fmt.Errorf("%w: systemd cannot start a program with quotes or backslashes in its path, %s", ErrInvalid, program)
+			}
 		}
 		return &systemd{cfg}, nil
 	case "darwin":
@@ -241,6 +280,23 @@ func (cfg Config) daemonArgs() []string {
 		args = append(args, "--socket-dir", cfg.SocketDir)
 	}
 	return args
+}
+
+// gatewayArgs are the arguments of sb-mcp.
+func (cfg Config) gatewayArgs() []string {
+	args := append([]string{"serve"}, cfg.Gateway.Options...)
+	if usual, err := place.DefaultHome(); err != nil || cfg.Home != usual {
+		args = append(args, "--home", cfg.Home)
+	}
+	if cfg.SocketDir != filepath.Join(cfg.Home, "run") {
+		args = append(args, "--socket", cfg.SocketDir)
+	}
+	return args
+}
+
+// gatewayFailed is what there is to say of a gateway that does not run.
+func gatewayFailed(g *GatewayStatus) string {
+	return fmt.Sprintf("the gateway is %s; \"sbctl service logs --gateway\" says why", g.State)
 }
 
 // Exec is the Runner that really runs programs.

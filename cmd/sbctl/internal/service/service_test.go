@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -151,6 +152,8 @@ func TestSystemdVerify(t *testing.T) {
 	if err := os.WriteFile(cfg.Daemon, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	cfg = withGateway(cfg)
+	cfg.Gateway.Program = cfg.Daemon
 	report, err := service.Install(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -174,6 +177,7 @@ const packaging = "../../../../packaging/systemd"
 func TestPackagedUnits(t *testing.T) {
 	cfg, _ := desk(t, "linux")
 	cfg.Daemon, cfg.Home = "/usr/bin/sbd", filepath.Join(cfg.UserHome, ".local", "state", "subject-broker")
+	cfg.Gateway = &service.Gateway{Program: "/usr/bin/sb-mcp", Options: []string{"--listen", "127.0.0.1:7070"}, Listens: "http://127.0.0.1:7070/mcp"}
 	report, err := service.Install(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -255,6 +259,172 @@ func TestSystemdStatus(t *testing.T) {
 	}
 	if err := service.Start(t.Context(), cfg); !errors.Is(err, service.ErrNoManager) {
 		t.Errorf("without a manager: %v", err)
+	}
+}
+
+const gatewayUnit = "subject-broker-gateway.service"
+
+// withGateway adds a gateway to what is to be installed.
+func withGateway(cfg service.Config) service.Config {
+	cfg.Gateway = &service.Gateway{
+		Program: "/opt/subject broker/sb-mcp", Options: []string{"--listen", "127.0.0.1:7070", "--host", "a.example"}, Listens: "http://127.0.0.1:7070/mcp",
+	}
+	return cfg
+}
+
+// The gateway is a service beside the daemon's: it comes, goes and is started with
+// it, and can be removed alone.
+func TestSystemdGateway(t *testing.T) {
+	plain, f := desk(t, "linux")
+	lingerAnswer(f, "yes")
+	cfg := withGateway(plain)
+	if _, err := service.Install(t.Context(), plain); err != nil {
+		t.Fatal(err)
+	}
+	f.calls = nil
+	report, err := service.Install(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(cfg.UserHome, ".config", "systemd", "user", gatewayUnit)
+	if diff := cmp.Diff([]string{file}, report.Files); diff != "" {
+		t.Error(diff)
+	}
+	show, all := ctl+"show --property=Version", units+" "+gatewayUnit
+	if diff := cmp.Diff([]string{show, ctl + "daemon-reload", ctl + "enable --quiet " + all, ctl + "try-restart " + gatewayUnit}, f.calls[:4]); diff != "" {
+		t.Error(diff)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		"After=" + units, "Wants=" + units, "UMask=0077", "MemorySwapMax=0", "LimitCORE=0", "NoNewPrivileges=yes", "RestrictNamespaces=yes", "MemoryDenyWriteExecute=yes",
+		`ExecStart="/opt/subject broker/sb-mcp" serve --listen 127.0.0.1:7070 --host a.example --home ` + strings.ReplaceAll(cfg.Home, "%", "%%"),
+	} {
+		if !strings.Contains("\n"+string(text), "\n"+line+"\n") {
+			t.Errorf("the unit lacks %q:\n%s", line, text)
+		}
+	}
+	if again, err := service.Install(t.Context(), cfg); err != nil || again.Changed {
+		t.Errorf("a second time: %+v, %v", again, err)
+	}
+	if again, err := service.Install(t.Context(), plain); err != nil || again.Changed {
+		t.Errorf("without saying so again: %+v, %v", again, err)
+	}
+	only := plain
+	only.GatewayOnly = true
+	for _, test := range []struct {
+		name string
+		verb func() error
+		want string
+	}{
+		{"start", func() error { return service.Start(t.Context(), plain) }, ctl + "start " + all},
+		{"stop", func() error { return service.Stop(t.Context(), plain) }, ctl + "stop " + all},
+		{"restart", func() error { return service.Restart(t.Context(), plain) }, ctl + "restart subject-broker.service " + gatewayUnit},
+		{"logs", func() error { return service.Logs(t.Context(), only, io.Discard, 7, false) },
+			"journalctl --user --unit=" + gatewayUnit + " --no-pager --lines=7 --output=cat"},
+	} {
+		if err := test.verb(); err != nil || f.calls[len(f.calls)-1] != test.want {
+			t.Errorf("%s: %v, called %q", test.name, err, f.calls[len(f.calls)-1])
+		}
+	}
+	for _, unit := range []string{"subject-broker.service", gatewayUnit} {
+		f.answers["systemctl --user show "+unit+" --property=ActiveState,MainPID,UnitFileState,NeedDaemonReload"] = "ActiveState=active\nMainPID=42\nUnitFileState=enabled\n"
+	}
+	want := &service.GatewayStatus{Unit: file, Enabled: true, State: "active", PID: 42, Listens: "http://127.0.0.1:7070/mcp"}
+	st, err := service.Inspect(t.Context(), plain)
+	if err != nil || len(st.Warnings) > 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	if diff := cmp.Diff(want, st.Gateway); diff != "" {
+		t.Error(diff)
+	}
+	f.answers["systemctl --user show "+gatewayUnit+" --property=ActiveState,MainPID,UnitFileState,NeedDaemonReload"] = "ActiveState=failed\n"
+	if st, err := service.Inspect(t.Context(), plain); err != nil || len(st.Warnings) != 1 || !strings.Contains(st.Warnings[0], "the gateway is failed") {
+		t.Errorf("one that failed: %+v, %v", st, err)
+	}
+	gone, err := service.Uninstall(t.Context(), only)
+	if err != nil || !slices.Equal(gone.Files, []string{file}) || !slices.Contains(f.calls, ctl+"disable --quiet --now "+gatewayUnit) {
+		t.Errorf("alone: %+v, %v", gone, err)
+	}
+	if st, err := service.Inspect(t.Context(), plain); err != nil || st.Gateway != nil || !st.Installed {
+		t.Errorf("when it is gone: %+v, %v", st, err)
+	}
+	if again, err := service.Uninstall(t.Context(), only); err != nil || again.Changed {
+		t.Errorf("one that is not there: %+v, %v", again, err)
+	}
+	if _, err := service.Install(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := service.Uninstall(t.Context(), plain); err != nil || len(gone.Files) != 4 {
+		t.Errorf("with the daemon's: %+v, %v", gone, err)
+	}
+	cfg.Gateway.Program = "sb-mcp"
+	if _, err := service.Install(t.Context(), cfg); !errors.Is(err, service.ErrInvalid) {
+		t.Errorf("a relative path: %v", err)
+	}
+}
+
+// A package puts the gateway's unit where every user has it. It is a gateway of those
+// who enabled it.
+func TestPackagedGateway(t *testing.T) {
+	cfg, f := desk(t, "linux")
+	cfg.UnitDirs = []string{packaging}
+	f.fails[ctl+"is-enabled --quiet "+gatewayUnit] = errors.New("exit status 1")
+	if st, err := service.Inspect(t.Context(), cfg); err != nil || st.Gateway != nil {
+		t.Errorf("one that nobody enabled: %+v, %v", st.Gateway, err)
+	}
+	delete(f.fails, ctl+"is-enabled --quiet "+gatewayUnit)
+	if st, err := service.Inspect(t.Context(), cfg); err != nil || st.Gateway == nil || st.Gateway.Listens != "http://127.0.0.1:7070/mcp" {
+		t.Errorf("one that is enabled: %+v, %v", st.Gateway, err)
+	}
+}
+
+func TestLaunchdGateway(t *testing.T) {
+	plain, f := desk(t, "darwin")
+	cfg := withGateway(plain)
+	report, err := service.Install(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents := filepath.Join(cfg.UserHome, "Library", "LaunchAgents")
+	file := filepath.Join(agents, "subject-broker-gateway.plist")
+	if diff := cmp.Diff([]string{filepath.Join(agents, "subject-broker.plist"), file}, report.Files); diff != "" {
+		t.Error(diff)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(text), "<string>serve</string>") || !strings.Contains(string(text), "<integer>63</integer>") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	domain := fmt.Sprintf("gui/%d", os.Getuid())
+	target := domain + "/subject-broker-gateway"
+	f.answers["launchctl print "+domain+"/subject-broker"] = "{\n\tstate = running\n}\n"
+	f.answers["launchctl print "+target] = "{\n\tstate = running\n\tpid = 43\n}\n"
+	want := &service.GatewayStatus{Unit: file, Enabled: true, State: "active", PID: 43, Listens: "http://127.0.0.1:7070/mcp"}
+	st, err := service.Inspect(t.Context(), plain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, st.Gateway); diff != "" {
+		t.Error(diff)
+	}
+	if err := service.Restart(t.Context(), plain); err != nil || f.calls[len(f.calls)-1] != "launchctl kickstart -k "+target {
+		t.Errorf("restart: %v, %q", err, f.calls)
+	}
+	other := cfg
+	other.Gateway = &service.Gateway{Program: cfg.Gateway.Program, Options: []string{"--unix", "/x"}, Listens: "unix:/x"}
+	if _, err := service.Install(t.Context(), other); err != nil || f.calls[len(f.calls)-1] != "launchctl bootout "+target {
+		t.Errorf("other options: %v, %q", err, f.calls)
+	}
+	f.fails["launchctl print "+target] = errors.New("exit status 113")
+	if err := service.Start(t.Context(), plain); err != nil || f.calls[len(f.calls)-1] != "launchctl bootstrap "+domain+" "+file {
+		t.Errorf("start: %v, %q", err, f.calls)
+	}
+	only := plain
+	only.GatewayOnly = true
+	if gone, err := service.Uninstall(t.Context(), only); err != nil || !slices.Equal(gone.Files, []string{file}) {
+		t.Errorf("alone: %+v, %v", gone, err)
 	}
 }
 

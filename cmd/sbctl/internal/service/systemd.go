@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,6 +23,7 @@ const (
 	serviceUnit  = "subject-broker.service"
 	brokerUnit   = "subject-broker-broker.socket"
 	operatorUnit = "subject-broker-operator.socket"
+	gatewayUnit  = "subject-broker-gateway.service"
 )
 
 // systemd runs the daemon as units of the user's own manager.
@@ -43,6 +45,73 @@ func (s *systemd) files() []textFile {
 		{filepath.Join(s.dir(), operatorUnit), s.socketText("operator", place.OperatorSocket(s.cfg.SocketDir))},
 		{s.unit(), s.serviceText()},
 	}
+}
+
+func (s *systemd) gatewayFile() string { return filepath.Join(s.dir(), gatewayUnit) }
+
+// units are those that run: the daemon's, and the gateway's if one is installed.
+func (s *systemd) units(ctx context.Context) []string {
+	units := []string{brokerUnit, operatorUnit, serviceUnit}
+	if s.hasGateway(ctx) {
+		units = append(units, gatewayUnit)
+	}
+	return units
+}
+
+// hasGateway says whether a gateway is to run. A package puts its unit where every
+// user has it: that alone does not say so.
+func (s *systemd) hasGateway(ctx context.Context) bool {
+	path, _, err := s.find(gatewayUnit)
+	return err == nil && path != "" && (path == s.gatewayFile() || s.ctl(ctx, "is-enabled", "--quiet", gatewayUnit) == nil)
+}
+
+// listensMark is where the unit of a gateway says where that listens.
+const listensMark = "X-SubjectBrokerListens="
+
+// gatewayText is the unit of the gateway. It starts no other program and needs no
+// files but the certificate's, so that more is taken from it than from the daemon;
+// what would bring a user namespace along is left out as there: the daemon looks at
+// who connects.
+func (s *systemd) gatewayText() string {
+	words := []string{`"` + unitEscape(s.cfg.Gateway.Program) + `"`}
+	for _, word := range s.cfg.gatewayArgs() {
+		words = append(words, unitWord(word))
+	}
+	return `# Written by "sbctl service install"; changes belong into a drop-in ("systemctl --user edit ` + gatewayUnit + `").
+[Unit]
+Description=SubjectBroker gateway
+Wants=` + brokerUnit + " " + operatorUnit + " " + serviceUnit + `
+After=` + brokerUnit + " " + operatorUnit + " " + serviceUnit + `
+StartLimitIntervalSec=60
+StartLimitBurst=5
+
+[Service]
+Type=exec
+ExecStart=` + strings.Join(words, " ") + `
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=2
+# Refused options: trying again cannot help.
+RestartPreventExitStatus=2
+# It answers what is in flight first.
+TimeoutStopSec=10
+UMask=0077
+LimitCORE=0
+MemorySwapMax=0
+NoNewPrivileges=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+
+[Install]
+WantedBy=default.target
+
+[X-SubjectBroker]
+` + listensMark + unitEscape(s.cfg.Gateway.Listens) + "\n"
 }
 
 // homeMark is how an installed unit remembers its home when the command line
@@ -152,22 +221,28 @@ func (s *systemd) reachable(ctx context.Context) error {
 // packageDirs are where packages put units for every user.
 var packageDirs = []string{"/etc/systemd/user", "/usr/local/lib/systemd/user", "/usr/lib/systemd/user"}
 
-func (s *systemd) installed() (daemon, home string, err error) {
+// find is the unit that systemd would take, and its text; "" if there is none.
+func (s *systemd) find(unit string) (path, text string, err error) {
 	dirs := s.cfg.UnitDirs
 	if dirs == nil {
 		dirs = packageDirs
 	}
 	for _, dir := range append([]string{s.dir()}, dirs...) {
-		path := filepath.Join(dir, serviceUnit)
+		path := filepath.Join(dir, unit)
 		text, err := read(path)
-		if err != nil {
-			return "", "", err
-		}
-		if text != "" {
-			return s.parse(path, text)
+		if err != nil || text != "" {
+			return path, text, err
 		}
 	}
 	return "", "", nil
+}
+
+func (s *systemd) installed() (daemon, home string, err error) {
+	path, text, err := s.find(serviceUnit)
+	if err != nil || text == "" {
+		return "", "", err
+	}
+	return s.parse(path, text)
 }
 
 // parse reads program and home from a unit as serviceText writes it.
@@ -191,6 +266,9 @@ func (s *systemd) parse(path, text string) (daemon, home string, err error) {
 func (s *systemd) install(ctx context.Context) (Report, error) {
 	var r Report
 	files := s.files()
+	if s.cfg.Gateway != nil {
+		files = append(files, textFile{s.gatewayFile(), s.gatewayText()})
+	}
 	written, err := writeAll(files)
 	r.Files, r.Changed = written, len(written) > 0
 	if err != nil {
@@ -199,8 +277,13 @@ func (s *systemd) install(ctx context.Context) (Report, error) {
 	if err := s.ctl(ctx, "daemon-reload"); err != nil {
 		return r, fmt.Errorf("reloading the service manager: %w", err)
 	}
-	if err := s.ctl(ctx, "enable", "--quiet", brokerUnit, operatorUnit, serviceUnit); err != nil {
+	if err := s.ctl(ctx, append([]string{"enable", "--quiet"}, s.units(ctx)...)...); err != nil {
 		return r, fmt.Errorf("enabling the service: %w", err)
+	}
+	if slices.Contains(written, s.gatewayFile()) { // one that runs has other options
+		if err := s.ctl(ctx, "try-restart", gatewayUnit); err != nil {
+			return r, fmt.Errorf("restarting the gateway: %w", err)
+		}
 	}
 	if s.cfg.Linger {
 		if err := s.cfg.Run(ctx, io.Discard, "loginctl", "--no-ask-password", "enable-linger", strconv.Itoa(os.Getuid())); err != nil {
@@ -233,10 +316,17 @@ func (s *systemd) lingerWarnings(linger *bool) []string {
 
 func (s *systemd) uninstall(ctx context.Context) (Report, error) {
 	var r Report
-	if err := s.ctl(ctx, "disable", "--quiet", "--now", brokerUnit, operatorUnit, serviceUnit); err != nil {
+	units, files := s.units(ctx), append(s.files(), textFile{path: s.gatewayFile()})
+	if s.cfg.GatewayOnly {
+		if !slices.Contains(units, gatewayUnit) {
+			return r, nil
+		}
+		units, files = []string{gatewayUnit}, files[len(files)-1:]
+	}
+	if err := s.ctl(ctx, append([]string{"disable", "--quiet", "--now"}, units...)...); err != nil {
 		return r, fmt.Errorf("disabling the service: %w", err)
 	}
-	removed, err := removeAll(s.files())
+	removed, err := removeAll(files)
 	r.Files, r.Changed = removed, len(removed) > 0
 	if err != nil {
 		return r, err
@@ -253,7 +343,7 @@ func (s *systemd) start(ctx context.Context) error {
 	if s.ctl(ctx, "is-active", "--quiet", operatorUnit) != nil && listening(ctx, place.OperatorSocket(s.cfg.SocketDir)) {
 		return fmt.Errorf("%w for %s; stop that one first", ErrRunning, s.cfg.Home)
 	}
-	return s.ctl(ctx, "start", brokerUnit, operatorUnit, serviceUnit)
+	return s.ctl(ctx, append([]string{"start"}, s.units(ctx)...)...)
 }
 
 func listening(ctx context.Context, path string) bool {
@@ -268,12 +358,12 @@ func listening(ctx context.Context, path string) bool {
 
 func (s *systemd) stop(ctx context.Context) error {
 	// The sockets first and in one go, or the next client would start it again.
-	return s.ctl(ctx, "stop", brokerUnit, operatorUnit, serviceUnit)
+	return s.ctl(ctx, append([]string{"stop"}, s.units(ctx)...)...)
 }
 
 func (s *systemd) restart(ctx context.Context) error {
 	// The sockets stay: clients wait in them meanwhile.
-	return s.ctl(ctx, "restart", serviceUnit)
+	return s.ctl(ctx, append([]string{"restart"}, s.units(ctx)[2:]...)...)
 }
 
 func (s *systemd) status(ctx context.Context) (Status, error) {
@@ -288,27 +378,38 @@ func (s *systemd) status(ctx context.Context) (Status, error) {
 		st.Warnings = append(st.Warnings, err.Error())
 		return st, nil
 	}
-	text, err := s.ask(ctx, "systemctl", "--user", "show", serviceUnit, "--property=ActiveState,MainPID,UnitFileState,NeedDaemonReload")
+	known, err := s.show(ctx, serviceUnit)
 	if err != nil {
 		return st, err
 	}
-	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		switch key {
-		case "ActiveState":
-			st.State = value
-		case "MainPID":
-			st.PID, _ = strconv.Atoi(value)
-		case "UnitFileState":
-			st.Enabled = value == "enabled"
-		case "NeedDaemonReload":
-			if value == "yes" {
-				st.Warnings = append(st.Warnings, "the unit changed on disk; \"sbctl service install\" makes the service manager read it")
-			}
-		}
+	st.State, st.PID, st.Enabled = known.state, known.pid, known.enabled
+	const reload = "the unit changed on disk; \"sbctl service install\" makes the service manager read it"
+	if known.changed {
+		st.Warnings = append(st.Warnings, reload)
 	}
 	if !st.Installed {
 		return st, nil
+	}
+	if s.hasGateway(ctx) {
+		path, text, err := s.find(gatewayUnit)
+		if err != nil {
+			return st, err
+		}
+		known, err := s.show(ctx, gatewayUnit)
+		if err != nil {
+			return st, err
+		}
+		st.Gateway = &GatewayStatus{Unit: path, State: known.state, PID: known.pid, Enabled: known.enabled}
+		if _, mark, found := strings.Cut(text, listensMark); found {
+			line, _, _ := strings.Cut(mark, "\n")
+			st.Gateway.Listens = strings.ReplaceAll(line, "%%", "%")
+		}
+		if known.changed {
+			st.Warnings = append(st.Warnings, reload)
+		}
+		if st.State == "active" && known.state != "active" {
+			st.Warnings = append(st.Warnings, gatewayFailed(st.Gateway))
+		}
 	}
 	if st.Home != s.cfg.Home {
 		st.Warnings = append(st.Warnings, fmt.Sprintf("the service is for another home, %s", st.Home))
@@ -318,8 +419,38 @@ func (s *systemd) status(ctx context.Context) (Status, error) {
 	return st, nil
 }
 
+// shown is what systemd says of a unit.
+type shown struct {
+	state            string
+	pid              int
+	enabled, changed bool // changed: on disk, and systemd has not read it
+}
+
+func (s *systemd) show(ctx context.Context, unit string) (known shown, err error) {
+	text, err := s.ask(ctx, "systemctl", "--user", "show", unit, "--property=ActiveState,MainPID,UnitFileState,NeedDaemonReload")
+	known.state = "inactive"
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch key {
+		case "ActiveState":
+			known.state = value
+		case "MainPID":
+			known.pid, _ = strconv.Atoi(value)
+		case "UnitFileState":
+			known.enabled = value == "enabled"
+		case "NeedDaemonReload":
+			known.changed = value == "yes"
+		}
+	}
+	return known, err
+}
+
 func (s *systemd) logs(ctx context.Context, w io.Writer, lines int, follow bool) error {
-	args := []string{"--user", "--unit=" + serviceUnit, "--no-pager", "--lines=" + strconv.Itoa(lines), "--output=cat"}
+	unit := serviceUnit
+	if s.cfg.GatewayOnly {
+		unit = gatewayUnit
+	}
+	args := []string{"--user", "--unit=" + unit, "--no-pager", "--lines=" + strconv.Itoa(lines), "--output=cat"}
 	if follow {
 		args = append(args, "--follow")
 	}

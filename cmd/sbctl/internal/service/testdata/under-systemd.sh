@@ -16,7 +16,7 @@ want() { # WANT COMMAND…: the first line of what the command prints
 	got=$("$@" 2>/dev/null | head -n 1) || true
 	[ "$got" = "$want" ] || { echo "$*: got '$got', want '$want'"; exit 1; }
 }
-property() { systemctl --user show subject-broker.service --property="$1" --value; }
+property() { systemctl --user show "${2:-subject-broker.service}" --property="$1" --value; }
 
 /usr/lib/systemd/systemd --user >/dev/null 2>&1 &
 for _ in $(seq 200); do
@@ -45,9 +45,34 @@ step "a shim with almost no environment"
 sbctl subject add worker
 env -i HOME="$HOME" PATH=/usr/bin:/bin "$2/sb-mcp" check --subject worker
 
+step "a gateway beside it"
+sbctl service install --gateway --listen 192.0.2.1:7070 && exit 1
+ip link set lo up 2>/dev/null || true
+sbctl service install --gateway --unix "$HOME/gateway.sock" 2>&1
+want active property ActiveState subject-broker-gateway.service
+gateway=$(property MainPID subject-broker-gateway.service)
+grep -q '^NoNewPrivs:[[:space:]]*1$' "/proc/$gateway/status"
+grep -q '^Seccomp:[[:space:]]*2$' "/proc/$gateway/status"
+sbctl grant worker plan 2>/dev/null || true
+key=$(sbctl agent-key mint --subject worker)
+status() { # KEY: the status of initialize with it
+	printf 'header = "Authorization: Bearer %s"\n' "$1" | curl --config - --silent --output /dev/null --write-out '%{http_code}' --unix-socket "$HOME/gateway.sock" \
+		--header 'Content-Type: application/json' --header 'Accept: application/json, text/event-stream' \
+		--data '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}' http://localhost/mcp
+}
+if command -v curl >/dev/null; then
+	for _ in $(seq 100); do # it says that it runs before it listens
+		[ -S "$HOME/gateway.sock" ] && break
+		sleep 0.1
+	done
+	want 200 status "$key"
+	want 401 status "${key}x"
+fi
+
 step restart
 sbctl service restart
 [ "$pid" != "$(property MainPID)" ]
+[ "$gateway" != "$(property MainPID subject-broker-gateway.service)" ]
 sbctl status >/dev/null
 
 step "an installed service, a second time"
@@ -65,6 +90,8 @@ step "stopped, it stays stopped and leaves cleanly"
 sbctl service stop
 want inactive property ActiveState
 want success property Result
+want inactive property ActiveState subject-broker-gateway.service
+want success property Result subject-broker-gateway.service
 [ ! -e "$state/run/broker/broker.sock" ]
 code=0
 sbctl status 2>/dev/null || code=$?
