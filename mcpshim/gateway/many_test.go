@@ -150,9 +150,7 @@ func TestGatewayManySessions(t *testing.T) {
 		stacks := make([]byte, 1<<20)
 		t.Errorf("%d goroutines, before %d\n%s", got, base, stacks[:runtime.Stack(stacks, true)])
 	}
-	if left := f.sessions(); left != 0 {
-		t.Errorf("%d sessions are left", left)
-	}
+	eventually(t, "no session is left", func() bool { return f.sessions() == 0 })
 	if told := f.trouble(); len(told) > 0 {
 		t.Errorf("trouble: %q", told)
 	}
