@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 
@@ -270,13 +271,7 @@ func (im *importing) piece(ctx context.Context, lines []byte) error {
 		if len(line) == 0 {
 			continue
 		}
-		var one knowledgeLine
-		decoder := json.NewDecoder(bytes.NewReader(line))
-		decoder.DisallowUnknownFields()
-		err := decoder.Decode(&one)
-		if err == nil && (decoder.More() || len(line) > wire.MaxImportLine) {
-			err = errors.New("it is no object of at most 256 KiB")
-		}
+		one, err := parseLine(line)
 		if err == nil {
 			err = im.check(&one)
 		}
@@ -292,6 +287,49 @@ func (im *importing) piece(ctx context.Context, lines []byte) error {
 		im.added = before
 	}
 	return err
+}
+
+// parseLine reads one line, of which every reader has to see the same: no member
+// stands twice, or in another case, and nothing is replaced in silence.
+func parseLine(line []byte) (one knowledgeLine, err error) {
+	if len(line) > wire.MaxImportLine {
+		return one, fmt.Errorf("it is longer than %d KiB", wire.MaxImportLine>>10)
+	}
+	if !utf8.Valid(line) {
+		return one, errors.New("it is not UTF-8")
+	}
+	members := map[string]any{
+		"id": &one.ID, "tenant": &one.Tenant, "kind": &one.Kind, "title": &one.Title, "text": &one.Text, "tags": &one.Tags,
+		"created": &one.Created, "subject": &one.Subject, "supersedes": &one.Supersedes,
+	}
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	if begin, err := decoder.Token(); err != nil || begin != json.Delim('{') {
+		return one, errors.New("it is no object")
+	}
+	said := map[string]bool{}
+	for decoder.More() {
+		token, err := decoder.Token()
+		key, ok := token.(string)
+		switch {
+		case err != nil || !ok:
+			return one, errors.New("it is no object")
+		case members[key] == nil:
+			return one, errors.New("it has a member that there is not")
+		case said[key]:
+			return one, fmt.Errorf("%s stands twice", key)
+		}
+		said[key] = true
+		if decoder.Decode(members[key]) != nil {
+			return one, fmt.Errorf("%s is not of its type", key)
+		}
+	}
+	if _, err := decoder.Token(); err != nil {
+		return one, errors.New("it is no object")
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return one, errors.New("there is something after the object")
+	}
+	return one, nil
 }
 
 func (im *importing) check(one *knowledgeLine) error {

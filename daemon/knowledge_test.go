@@ -413,6 +413,42 @@ func TestExportImport(t *testing.T) {
 	}
 }
 
+// A line means the same to everybody who reads it, or is refused, and no refusal
+// repeats what it says.
+func TestImportLines(t *testing.T) {
+	d := daemontest.Start(t)
+	remembering(t, d, "acme")
+	const good = `"kind":"note","title":"x","tenant":"acme"`
+	for _, test := range []struct{ line, why string }{
+		{`{` + good + `}}`, "after the object"},
+		{`{` + good + `}]`, "after the object"},
+		{`{` + good + `} {}`, "after the object"},
+		{`{` + good, "no object"},
+		{`{` + good + `,}`, "no object"},
+		{`[{` + good + `}]`, "no object"},
+		{`null`, "no object"},
+		{`{` + good + `,"title":"qzx"}`, "title stands twice"},
+		{`{` + good + `,"Title":"qzx"}`, "a member that there is not"},
+		{`{` + good + `,"qzx":1}`, "a member that there is not"},
+		{`{` + good + `,"tags":["qzx",1]}`, "tags is not of its type"},
+		{`{` + good + `,"created":"qzx"}`, "created is not of its type"},
+		{`{` + good + `,"created":1.5}`, "created is not of its type"},
+		{`{` + good + `,"text":"qzx` + "\xff" + `"}`, "not UTF-8"},
+		{`{` + good + `,"text":"` + strings.Repeat("qzx", 100<<10) + `"}`, "longer than"},
+	} {
+		stream, err := d.Operator().ImportKnowledge(t.Context())
+		must(t, err)
+		must(t, stream.Send(&operatorv1.ImportKnowledgeRequest{Lines: []byte(test.line + "\n")}))
+		_, err = stream.Recv()
+		if typed := wire.FromError(err); typed == nil || typed.Reason != wire.InvalidArgument || !strings.Contains(err.Error(), test.why) || strings.Contains(err.Error(), "qzx") {
+			t.Errorf("%.80s: %v", test.line, err)
+		}
+	}
+	if got := imported(t, d, "{"+good+"}", ""); got.GetAdded() != 1 { // the control
+		t.Errorf("%v", got)
+	}
+}
+
 // What was said, replaced, and said again is three versions here and elsewhere, and
 // a dry run over several pieces judges as the import does.
 func TestImportOfWhatCameBack(t *testing.T) {
