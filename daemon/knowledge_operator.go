@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"google.golang.org/grpc"
@@ -289,6 +290,26 @@ func (im *importing) piece(ctx context.Context, lines []byte) error {
 	return err
 }
 
+// withoutDirections writes the characters that change the direction of what follows as
+// escapes, which mean the same: a line that is shown on a terminal stands in the order
+// in which it is.
+func withoutDirections(line []byte) []byte {
+	if !bytes.ContainsFunc(line, isDirection) {
+		return line
+	}
+	var b bytes.Buffer
+	for _, r := range string(line) {
+		if isDirection(r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.Bytes()
+}
+
+func isDirection(r rune) bool { return unicode.Is(unicode.Bidi_Control, r) }
+
 // parseLine reads one line, of which every reader has to see the same: no member
 // stands twice, or in another case, and nothing is replaced in silence.
 func parseLine(line []byte) (one knowledgeLine, err error) {
@@ -560,7 +581,7 @@ func (o operator) ExportKnowledge(req *operatorv1.ExportKnowledgeRequest, stream
 			if err != nil {
 				return err
 			}
-			out.Write(append(encoded, '\n'))
+			out.Write(append(withoutDirections(encoded), '\n'))
 			if out.Len() >= exportPiece {
 				if err := send(); err != nil {
 					return err

@@ -63,8 +63,8 @@ func (e *knowledgeEntry) check() error {
 	switch {
 	case !slices.Contains(entryKinds, e.Kind):
 		return fmt.Errorf("kind is one of %s", strings.Join(entryKinds, ", "))
-	case e.Title == "" || len(e.Title) > maxEntryTitle || !plainLine(e.Title):
-		return fmt.Errorf("title is one line of 1 to %d bytes", maxEntryTitle)
+	case len(e.Title) > maxEntryTitle || !plainLine(e.Title) || !strings.ContainsFunc(e.Title, seen):
+		return fmt.Errorf("title is one line of 1 to %d bytes, with something to see", maxEntryTitle)
 	case len(e.Text) > maxEntryText || !plainText(e.Text):
 		return fmt.Errorf("text is UTF-8 without control characters, at most %d KiB", maxEntryText>>10)
 	case len(e.Tags) > maxEntryTags:
@@ -73,8 +73,8 @@ func (e *knowledgeEntry) check() error {
 		return fmt.Errorf("supersedes is the id of an entry")
 	}
 	for _, tag := range e.Tags {
-		if tag == "" || len(tag) > maxEntryTag || !plainLine(tag) {
-			return fmt.Errorf("a tag is one line of 1 to %d bytes", maxEntryTag)
+		if len(tag) > maxEntryTag || !plainLine(tag) || !strings.ContainsFunc(tag, seen) {
+			return fmt.Errorf("a tag is one line of 1 to %d bytes, with something to see", maxEntryTag)
 		}
 	}
 	e.Tags = slices.Compact(slices.Sorted(slices.Values(e.Tags)))
@@ -88,6 +88,9 @@ func (e *knowledgeEntry) check() error {
 func plainLine(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' })
 }
+
+// seen reports whether a character shows something by itself.
+func seen(r rune) bool { return visible(r) && !unicode.IsSpace(r) && !unicode.IsMark(r) }
 
 // plainText is text with lines and tabs.
 func plainText(text string) bool {

@@ -120,11 +120,11 @@ func TestMemoryThroughTheShim(t *testing.T) {
 			for tool, all := range map[string][]string{
 				"search_knowledge": {
 					`{}`, `{"query":"x","tenant":"acme"}`, `{"query":"x","Tenants":["acme"]}`, `{"query":"x","tenants":[]}`, `{"query":"x","tenants":"acme"}`,
-					`{"query":"x","limit":0}`, `{"query":"x","limit":"5"}`, `{"query":"x","since":"yesterday"}`, `{"query":""}`, `[]`,
+					`{"query":"x","limit":0}`, `{"query":"x","limit":"5"}`, `{"query":"x","since":"yesterday"}`, `{"query":"x","since":""}`, `{"query":""}`, `[]`,
 				},
-				"capture_knowledge": {`{"tenant":"acme","kind":"note","title":"x"}`, `{"tenant":"acme","kind":"rumour","title":"x","text":""}`, `{"tenant":"acme","kind":"note","title":"x","text":"","subject":"other"}`},
+				"capture_knowledge": {`{"tenant":"acme","kind":"note","title":"x"}`, `{"tenant":"acme","kind":"rumour","title":"x","text":""}`, `{"tenant":"acme","kind":"note","title":"x","text":"","subject":"other"}`, `{"tenant":"acme","kind":"note","title":"x","text":"","supersedes":""}`},
 				"read_entry":        {`{}`, `{"entryId":"` + first + `","tenant":"other"}`, `{"entryId":7}`},
-				"browse_recent":     {`{"tenants":[]}`, `{"befor":"x"}`}, "knowledge_stats": {`{"tenants":[]}`}, "history": {`{"id":"` + first + `"}`},
+				"browse_recent":     {`{"tenants":[]}`, `{"befor":"x"}`, `{"before":""}`}, "knowledge_stats": {`{"tenants":[]}`}, "history": {`{"id":"` + first + `"}`},
 			} {
 				for _, arguments := range all {
 					if got := reason(tool, arguments); got != "INVALID_ARGUMENT" {

@@ -243,6 +243,12 @@ func TestKnowledgeMalformed(t *testing.T) {
 		"a title of two lines": func(ctx context.Context) error {
 			return second(run.CaptureKnowledge(ctx, &brokerv1.CaptureKnowledgeRequest{RunId: run.ID, Tenant: "acme", Kind: "note", Title: "a\nb"}))
 		},
+		"a title that cannot be seen": func(ctx context.Context) error {
+			return second(run.CaptureKnowledge(ctx, &brokerv1.CaptureKnowledgeRequest{RunId: run.ID, Tenant: "acme", Kind: "note", Title: "\u200b \ufeff\u0301\u3164", Text: "a"}))
+		},
+		"a tag that cannot be seen": func(ctx context.Context) error {
+			return second(run.CaptureKnowledge(ctx, &brokerv1.CaptureKnowledgeRequest{RunId: run.ID, Tenant: "acme", Kind: "note", Title: "a", Tags: []string{"\u2060"}}))
+		},
 		"a long text": func(ctx context.Context) error {
 			return second(run.CaptureKnowledge(ctx, &brokerv1.CaptureKnowledgeRequest{RunId: run.ID, Tenant: "acme", Kind: "note", Title: "a", Text: long}))
 		},
@@ -445,6 +451,16 @@ func TestImportLines(t *testing.T) {
 		}
 	}
 	if got := imported(t, d, "{"+good+"}", ""); got.GetAdded() != 1 { // the control
+		t.Errorf("%v", got)
+	}
+
+	// What turns the direction of writing stands as an escape, and is the same.
+	imported(t, d, `{"kind":"note","title":"🚀 \u202eqzx","tenant":"acme","text":"żółw\u2066"}`, "")
+	lines := exported(t, d, &operatorv1.ExportKnowledgeRequest{})
+	if !strings.Contains(lines, `"🚀 \u202eqzx","text":"żółw\u2066"`) {
+		t.Error(lines)
+	}
+	if got := imported(t, d, lines, ""); got.GetAdded() != 0 || got.GetExisted() != 2 {
 		t.Errorf("%v", got)
 	}
 }
