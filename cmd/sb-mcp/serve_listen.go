@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"subjectbroker/proto/place"
 )
@@ -57,19 +58,14 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 		return nil, err
 	}
 	dir := filepath.Dir(path)
-	info, err := os.Stat(dir)
+	if err := checkOwnDirectory(dir); err != nil {
+		return nil, err
+	}
+	unlock, err := lockDirectory(ctx, dir) // of two that begin at once one removes what the other has made
 	if err != nil {
 		return nil, err
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !ok || !info.IsDir():
-		return nil, fmt.Errorf("%s is not a directory", dir)
-	case info.Mode().Perm()&0o022 != 0:
-		return nil, fmt.Errorf("directory %s can be written by others (mode %04o)", dir, info.Mode().Perm())
-	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
-		return nil, fmt.Errorf("directory %s belongs to uid %d, who could replace the socket", dir, stat.Uid)
-	}
+	defer unlock()
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -98,6 +94,71 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// checkOwnDirectory wants a directory in which, and in the place of which, nobody
+// else can put anything.
+func checkOwnDirectory(dir string) error {
+	info, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("directory %s can be written by others (mode %04o)", dir, info.Mode().Perm())
+	}
+	resolved, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	for _, way := range []string{dir, resolved} {
+		for at := way; ; at = filepath.Dir(at) {
+			info, err := os.Stat(at)
+			if err != nil {
+				return err
+			}
+			// In a sticky directory only the owner renames.
+			if info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
+				return fmt.Errorf("directory %s can be written by others (mode %04o)", at, info.Mode().Perm())
+			}
+			if stat, ok := info.Sys().(*syscall.Stat_t); !ok || stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+				return fmt.Errorf("directory %s belongs to somebody else, who could replace the socket", at)
+			}
+			if at == filepath.Dir(at) {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// lockPatience is how long another program may have a directory locked.
+const lockPatience = 2 * time.Second
+
+// lockDirectory keeps other gateways from making sockets there until unlock.
+func lockDirectory(ctx context.Context, dir string) (unlock func(), err error) {
+	file, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if errors.Is(err, syscall.ENOTSUP) || errors.Is(err, syscall.ENOLCK) || errors.Is(err, syscall.ENOSYS) { // a file system without locks
+			return func() { file.Close() }, nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			file.Close()
+			return nil, fmt.Errorf("directory %s is locked by another program", dir)
+		}
+	}
 }
 
 // validateServe reads what belongs to serve.

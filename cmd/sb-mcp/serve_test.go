@@ -304,6 +304,103 @@ func TestServeUnix(t *testing.T) {
 	}
 }
 
+// Whoever owns or may write to a directory above could put another one in its place,
+// and so could whoever may move a link on the way.
+func TestServeUnixAbove(t *testing.T) {
+	top, err := os.MkdirTemp("", "sb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	above, dir := filepath.Join(top, "a"), filepath.Join(top, "a", "d")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(top, "l")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	try := func(in string) error {
+		t.Helper()
+		l, err := listenUnix(t.Context(), filepath.Join(in, "s"))
+		if err == nil {
+			l.Close()
+		}
+		return err
+	}
+	for _, in := range []string{dir, link} {
+		if err := try(in); err != nil {
+			t.Errorf("as it has to be: %v", err)
+		}
+	}
+	if err := os.Chmod(above, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range []string{dir, link} {
+		if err := try(in); err == nil || !strings.Contains(err.Error(), "can be written by others") {
+			t.Errorf("an open directory above: %v", err)
+		}
+	}
+	if err := os.Chmod(above, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	if err := try(dir); err != nil {
+		t.Errorf("a sticky one: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		return // giving away is root's
+	}
+	if err := os.Chmod(above, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(above, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range []string{dir, link} {
+		if err := try(in); err == nil || !strings.Contains(err.Error(), "somebody else") {
+			t.Errorf("somebody else's directory above: %v", err)
+		}
+	}
+}
+
+// Of several that begin at once in the place of one that nobody listens at one gets
+// the socket, and it is the one that is reached.
+func TestServeUnixAtOnce(t *testing.T) {
+	dir, err := os.MkdirTemp("", "sb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
+	for range 50 {
+		old, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old.(*net.UnixListener).SetUnlinkOnClose(false)
+		old.Close()
+		made := make(chan net.Listener, 4)
+		for range cap(made) {
+			go func() {
+				l, _ := listenUnix(t.Context(), path)
+				made <- l
+			}()
+		}
+		var listeners []net.Listener
+		for range cap(made) {
+			if l := <-made; l != nil {
+				listeners = append(listeners, l)
+			}
+		}
+		for _, l := range listeners {
+			l.Close()
+		}
+		if len(listeners) != 1 {
+			t.Fatalf("%d listen", len(listeners))
+		}
+	}
+}
+
 // authority is a private one.
 type authority struct {
 	t    *testing.T
@@ -484,6 +581,39 @@ func TestServeCertificateChanges(t *testing.T) {
 	c.again(false, say)
 	if len(said) != 2 || !strings.Contains(said[1], "read again") || c.current.Load() == old {
 		t.Fatalf("the right one: %q", said)
+	}
+	// A file that nobody writes to is not waited for, and one that cannot be read is
+	// spoken of once, however often it is tried.
+	said = nil
+	if err := os.Remove(private); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(private, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.again(false, say)
+	if len(said) != 1 || !strings.Contains(said[0], "is not a file of") {
+		t.Fatalf("a pipe: %q", said)
+	}
+	said = nil
+	if err := os.Remove(private); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	t.Chdir(dir)                                                                                  // its whole path may be too long
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: filepath.Base(private)}); err != nil { // nobody can open one
+		t.Fatal(err)
+	}
+	for range 3 {
+		c.again(false, say)
+	}
+	c.again(true, say)
+	if len(said) != 2 {
+		t.Fatalf("three looks, and asked once: %q", said)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"sync/atomic"
@@ -22,6 +24,7 @@ const maxPEM = 1 << 20
 type certificates struct {
 	cert, key string // files
 	seen      string // how they looked when they were last read
+	said      string // what was wrong with them then
 	current   atomic.Pointer[tls.Certificate]
 }
 
@@ -48,14 +51,11 @@ func (c *certificates) config() *tls.Config {
 
 // load reads the files. What was there stays when they are no good.
 func (c *certificates) load() error {
-	cert, err := readPEM(c.cert)
+	cert, err := readPEM(c.cert, 0)
 	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(c.key); err == nil && info.Mode().Perm()&0o007 != 0 {
-		return fmt.Errorf("%s is open to everybody (mode %04o): chmod o= %s", c.key, info.Mode().Perm(), c.key)
-	}
-	key, err := readPEM(c.key)
+	key, err := readPEM(c.key, 0o007)
 	if err != nil {
 		return err
 	}
@@ -68,15 +68,24 @@ func (c *certificates) load() error {
 	return nil
 }
 
-func readPEM(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+// readPEM reads a file that has none of the permissions in closed. It looks at what it
+// reads, and not at what had the name before, and waits for nobody.
+func readPEM(path string, closed fs.FileMode) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
 	switch {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular() || info.Size() > maxPEM:
 		return nil, fmt.Errorf("%s is not a file of at most %d bytes", path, maxPEM)
+	case info.Mode().Perm()&closed != 0:
+		return nil, fmt.Errorf("%s is open to everybody (mode %04o): chmod o= %s", path, info.Mode().Perm(), path)
 	}
-	return os.ReadFile(path)
+	return io.ReadAll(io.LimitReader(file, maxPEM))
 }
 
 // look is how the files look from outside.
@@ -137,8 +146,12 @@ func (c *certificates) again(asked bool, say func(string, ...any)) {
 		if errors.As(err, &path) && !asked {
 			c.seen = "" // it is looked at again, whatever it looks like then
 		}
-		say("loading the certificate: %v; the one before goes on", err)
+		if err.Error() != c.said || asked { // what cannot be read is tried again and again
+			say("loading the certificate: %v; the one before goes on", err)
+		}
+		c.said = err.Error()
 		return
 	}
+	c.said = ""
 	say("the certificate was read again")
 }
