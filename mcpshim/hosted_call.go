@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"subjectbroker/mcpshim/canon"
+	"subjectbroker/mcpshim/stateless"
 	"subjectbroker/mcpshim/strict"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker"
@@ -38,6 +39,7 @@ type hostedCall struct {
 	server string
 	call   worker.RelayCall
 	token  []byte // of progress, as the client wrote it; nil: it did not ask for any
+	id     []byte // of the request
 	modern bool   // the era without sessions: a result says of what type it is
 	bad    *strict.Rejection
 }
@@ -51,7 +53,7 @@ func (h *hosted) parse(m *strict.Message) *hostedCall {
 	if err != nil {
 		return nil
 	}
-	c := &hostedCall{call: worker.RelayCall{Method: m.Method, Arguments: []byte("{}")}}
+	c := &hostedCall{id: m.ID, call: worker.RelayCall{Method: m.Method, Arguments: []byte("{}")}}
 	named := false
 	for _, one := range members {
 		switch one.Key {
@@ -225,12 +227,46 @@ func (h *hosted) call(ctx context.Context, c *hostedCall, turn *turn) (worker.Re
 	if err != nil {
 		return worker.RelayAnswer{}, err
 	}
+	if err := h.agrees(ctx, c, relay); err != nil {
+		return worker.RelayAnswer{}, err
+	}
 	pending, err := relay.Begin(ctx, c.call)
 	turn.pass()
 	if err != nil {
 		return worker.RelayAnswer{}, err
 	}
 	return pending.Answer(ctx)
+}
+
+// headerMismatch says which header is not the argument that it repeats.
+type headerMismatch struct{ header string }
+
+func (m *headerMismatch) Error() string {
+	return "the header " + m.header + " is not the argument that it repeats"
+}
+
+// agrees compares arguments with the headers that the tool wants to see them in: who
+// stands between and reads headers only must not be told another thing than the
+// server.
+func (h *hosted) agrees(ctx context.Context, c *hostedCall, relay *worker.Relay) error {
+	if _, compare := h.s.repeated(c.id, stateless.HeaderParameters); !compare {
+		return nil
+	}
+	offered, err := relay.Offered(ctx)
+	if err != nil {
+		return err
+	}
+	for _, one := range offered.Tools {
+		if one.Name != c.call.Tool {
+			continue
+		}
+		for _, binding := range stateless.Bindings(one.Object) {
+			if values, _ := h.s.repeated(c.id, binding.Header()); !binding.Agrees(c.call.Arguments, values) {
+				return &headerMismatch{binding.Header()}
+			}
+		}
+	}
+	return nil
 }
 
 // answer is what the client gets of a call that was judged.
@@ -260,6 +296,9 @@ func (c *hostedCall) answer(got worker.RelayAnswer) func(*bufio.Writer) {
 // unavailable is the answer to a call that nobody judged, or whose end nobody
 // knows.
 func (c *hostedCall) unavailable(err error) func(*bufio.Writer) {
+	if mismatch, ok := errors.AsType[*headerMismatch](err); ok {
+		return failure(refusal{Code: mcp.CodeHeaderMismatch, Message: mismatch.Error()})
+	}
 	reason, sentence := Refusal(err)
 	code := int64(codeBlocked)
 	switch reason {

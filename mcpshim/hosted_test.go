@@ -250,6 +250,33 @@ func TestHostedStateless(t *testing.T) {
 	}
 }
 
+// Where headers repeat arguments, they say what the arguments say, or the call is
+// not made. Over streams nothing is repeated.
+func TestHostedRepeated(t *testing.T) {
+	b := hostedBroker(t, "hub")
+	b.Trust(serverTools(`{"inputSchema":{"properties":{"region":{"type":"string","x-mcp-header":"Region"}},"type":"object"},"name":"where"}`)...)
+	said := map[string][]string{`"eu"`: {"eu"}, `"us"`: {"us"}, `"two"`: {"eu", "eu"}}
+	over := start(t, b, "worker", func(c *Config) {
+		c.Repeated = func(id []byte, header string) ([]string, bool) {
+			if header != "Mcp-Param-Region" {
+				return nil, string(id) != `"session"`
+			}
+			return said[string(id)], string(id) != `"session"`
+		}
+	})
+	for id, want := range map[string]bool{`"eu"`: true, `"us"`: false, `"two"`: false, `"none"`: false, `"session"`: true} {
+		call := `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"hub_where","arguments":{"region":"eu"},` + meta + `}}`
+		got := over.ask(call)
+		if made := strings.Contains(got, `{\"region\":\"eu\"}`); made != want || !made && !strings.Contains(got, `"error":{"code":-32020,"message":"the header Mcp-Param-Region is not`) {
+			t.Errorf("%s: %s", id, got)
+		}
+	}
+	streams := start(t, b, "worker")
+	if got := streams.ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub_where","arguments":{"region":"eu"},` + meta + `}}`); !strings.Contains(got, `"result"`) {
+		t.Errorf("over streams: %s", got)
+	}
+}
+
 // Progress comes with the client's token, before the answer and not after it.
 func TestHostedProgress(t *testing.T) {
 	b := hostedBroker(t, "hub")

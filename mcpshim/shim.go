@@ -63,6 +63,10 @@ type Config struct {
 	// Shared says that this is one of many sessions of a process, which must not have
 	// the memory of all given back for each.
 	Shared bool
+	// Repeated is what a header says, each value of it, that came with the request of
+	// this id to repeat an argument. ok is false where none does: over streams, and in
+	// sessions. Nil: nowhere.
+	Repeated func(id []byte, header string) (values []string, ok bool)
 	// Trouble is told, once for each reason, why no run could be opened, and of
 	// what went wrong inside. Nil means nobody is. The text is for a person.
 	Trouble func(reason wire.Reason, text string)
@@ -89,6 +93,7 @@ type shim struct {
 	hosted   *hosted
 	keeper   *worker.Keeper
 	tickets  *tickets
+	repeated func(id []byte, header string) (values []string, ok bool)
 	contents chan struct{} // one token for each document on its way
 	trimmer  *time.Timer
 	trouble  func(wire.Reason, string)
@@ -119,11 +124,14 @@ func newShim(config Config) (*shim, error) {
 	}
 	s := &shim{
 		claimed: config.Worker.Subject, version: config.Worker.Version, shared: config.Shared, tickets: newTickets(),
-		contents: make(chan struct{}, maxContents), trouble: config.Trouble, out: config.Out,
+		contents: make(chan struct{}, maxContents), trouble: config.Trouble, repeated: config.Repeated, out: config.Out,
 		told: map[wire.Reason]bool{}, subscribed: map[string]int{}, wanted: make(chan struct{}),
 	}
 	if s.trouble == nil {
 		s.trouble = func(wire.Reason, string) {}
+	}
+	if s.repeated == nil {
+		s.repeated = func([]byte, string) ([]string, bool) { return nil, false }
 	}
 	s.hosted = newHosted(s)
 	s.want = sync.OnceFunc(func() { close(s.wanted) })

@@ -132,7 +132,7 @@ func (a *answering) last(line []byte, code int, json bool) bool {
 		switch code {
 		case methodNotFound:
 			status = http.StatusNotFound
-		case strict.CodeInvalidParams, unsupported, mcp.CodeMissingRequiredClientCapabilities:
+		case strict.CodeInvalidParams, unsupported, mcp.CodeHeaderMismatch, mcp.CodeMissingRequiredClientCapabilities:
 			status = http.StatusBadRequest
 		}
 	}

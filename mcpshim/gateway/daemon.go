@@ -122,7 +122,7 @@ func (r *keyedRun) Authenticate(ctx context.Context, key []byte, p Presented) er
 }
 
 // session is one shim. The first run is there already, and says whom it is for.
-func (b *behind) session(ctx context.Context, open func(context.Context) (Run, error), in io.Reader, out io.Writer) error {
+func (b *behind) session(ctx context.Context, open func(context.Context) (Run, error), repeated Repeated, in io.Reader, out io.Writer) error {
 	next := func(ctx context.Context) (*worker.Run, error) {
 		run, err := open(ctx)
 		if err != nil {
@@ -151,7 +151,7 @@ func (b *behind) session(ctx context.Context, open func(context.Context) (Run, e
 				return next(ctx)
 			},
 		},
-		ServerName: b.name, In: in, Out: out, MaxLine: maxLine, Shared: true,
+		ServerName: b.name, In: in, Out: out, MaxLine: maxLine, Shared: true, Repeated: repeated,
 		Trouble: func(reason wire.Reason, text string) {
 			if reason != wire.BrokerUnavailable { // its run is over; requests say why there is no other
 				b.tell(reason, text)

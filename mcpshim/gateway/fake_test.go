@@ -101,7 +101,7 @@ func (r *fakeRun) Authenticate(_ context.Context, key []byte, p Presented) error
 }
 
 // echo is a shim that answers each request with its params, and obeys a few methods.
-func echo(ctx context.Context, open func(context.Context) (Run, error), in io.Reader, out io.Writer) error {
+func echo(ctx context.Context, open func(context.Context) (Run, error), repeated Repeated, in io.Reader, out io.Writer) error {
 	var mu sync.Mutex
 	say := func(format string, args ...any) {
 		mu.Lock()
@@ -146,6 +146,11 @@ func echo(ctx context.Context, open func(context.Context) (Run, error), in io.Re
 			say(`{"jsonrpc":"2.0","id":%s,"result":{"cancelled":true}}`, p.RequestID)
 		case m.Method == "large":
 			say(`{"jsonrpc":"2.0","id":%s,"result":%q}`, m.ID, strings.Repeat("x", p.Bytes))
+		case m.Method == "repeated":
+			values, ok := repeated(m.ID, "mcp-param-region")
+			say(`{"jsonrpc":"2.0","id":%s,"result":"%s %t"}`, m.ID, strings.Join(values, ","), ok)
+		case m.Method == "mismatch":
+			say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32020,"message":"a header"}}`, m.ID)
 		case m.Method == "fail":
 			say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found"}}`, m.ID)
 		case len(m.ID) > 0:

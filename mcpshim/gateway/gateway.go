@@ -90,8 +90,10 @@ type Config struct {
 	Keys Keys
 	// Session speaks MCP over a pair of streams, one message a line, until the input
 	// ends or ctx does. It gets its runs from open, which returns one that is not
-	// taken yet, or an error at once. Required.
-	Session func(ctx context.Context, open func(context.Context) (Run, error), in io.Reader, out io.Writer) error
+	// taken yet, or an error at once. repeated is what a header says that came with the
+	// request of this id to repeat an argument; ok is false in a session, where none
+	// does. Required.
+	Session func(ctx context.Context, open func(context.Context) (Run, error), repeated Repeated, in io.Reader, out io.Writer) error
 	// Up says whether the daemon answers, for /healthz. Nil: always.
 	Up func(context.Context) bool
 	// Hosts are names, without port, under which the gateway is reached beside those
@@ -102,6 +104,10 @@ type Config struct {
 	// Log is told, in words for a person, what went wrong inside. Nil: nobody is.
 	Log func(text string)
 }
+
+// Repeated returns the values of a header of the request with this id. ok is false for
+// a request that repeats nothing there.
+type Repeated func(id []byte, header string) (values []string, ok bool)
 
 // Gateway serves HTTP. See New.
 type Gateway struct {

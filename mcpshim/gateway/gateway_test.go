@@ -254,6 +254,11 @@ func TestHeadersAgree(t *testing.T) {
 			[]string{"Mcp-Protocol-Version", "2031-01-01", "Mcp-Method", "ping"}, 400, "-32022"},
 		{"initialize is of another era", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{` + revision + `}}`,
 			[]string{"Mcp-Method", "initialize"}, 404, "-32601"},
+		{"a header repeats an argument", `{"jsonrpc":"2.0","id":1,"method":"repeated","params":{` + revision + `}}`,
+			[]string{"Mcp-Method", "repeated", "mcp-param-region", "eu", "Mcp-Param-Zone", "z"}, 200, `"eu true"`},
+		{"no header repeats an argument", `{"jsonrpc":"2.0","id":1,"method":"repeated","params":{` + revision + `}}`,
+			[]string{"Mcp-Method", "repeated"}, 200, `" true"`},
+		{"a mismatch has its status", `{"jsonrpc":"2.0","id":1,"method":"mismatch","params":{` + revision + `}}`, []string{"Mcp-Method", "mismatch"}, 400, "-32020"},
 		{"an error has its status", `{"jsonrpc":"2.0","id":1,"method":"fail","params":{` + revision + `}}`, []string{"Mcp-Method", "fail"}, 404, "-32601"},
 	} {
 		t.Run(one.name, func(t *testing.T) {
@@ -264,6 +269,9 @@ func TestHeadersAgree(t *testing.T) {
 		})
 	}
 	id := s.open()
+	if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"repeated"}`, "Mcp-Session-Id", id, "Mcp-Param-Region", "eu"); !strings.Contains(got.body, `" false"`) {
+		t.Errorf("in a session: %s", got.body)
+	}
 	if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{`+revision+`}}`, "Mcp-Session-Id", id); got.status != 400 || !strings.Contains(got.body, "-32020") {
 		t.Errorf("a revision inside only: %d %s", got.status, got.body)
 	}

@@ -536,6 +536,9 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, s *session, m *st
 		return false
 	}
 	defer e.leave()
+	if route == Stateless {
+		e.repeated = repeatedIn(r.Header)
+	}
 	number := strconv.AppendUint(nil, e.number, 10)
 	params := m.Params
 	if token != nil {
@@ -561,6 +564,17 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, s *session, m *st
 		withdraw()
 	}
 	return code == 0
+}
+
+// repeatedIn are the headers that repeat arguments of a call.
+func repeatedIn(header http.Header) http.Header {
+	found := http.Header{}
+	for name, values := range header {
+		if strings.HasPrefix(name, stateless.HeaderParameters) {
+			found[name] = values
+		}
+	}
+	return found
 }
 
 // notice passes a notification on. One that names a request names it by the

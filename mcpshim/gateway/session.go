@@ -8,6 +8,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"io"
+	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -62,7 +63,9 @@ type exchange struct {
 	number uint64
 	theirs []byte // the client's id, as it was written; nil for a listener
 	token  []byte // the client's progress token; nil when it wants no progress
-	listen bool   // it is answered when it ends, and gets notifications until then
+	// repeated are headers that repeat arguments; nil in a session.
+	repeated http.Header
+	listen   bool // it is answered when it ends, and gets notifications until then
 
 	notes  chan []byte
 	answer chan []byte
@@ -122,7 +125,7 @@ func (s *session) serve(ctx context.Context) {
 			}
 		}
 	}()
-	err := s.g.config.Session(ctx, s.open, in, s)
+	err := s.g.config.Session(ctx, s.open, s.repeated, in, s)
 	if err != nil && ctx.Err() == nil {
 		s.g.config.Log("a session ended: " + err.Error())
 	}
@@ -331,6 +334,15 @@ func (s *session) say(ctx context.Context, line []byte) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// repeated implements Repeated for the shim, which knows requests by their numbers.
+func (s *session) repeated(id []byte, header string) (values []string, ok bool) {
+	e := s.find(id)
+	if e == nil || e.repeated == nil {
+		return nil, false
+	}
+	return e.repeated.Values(header), true
 }
 
 // called is the open request with an id of the client's; nil when there is none.

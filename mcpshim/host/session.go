@@ -49,8 +49,8 @@ type session struct {
 	newerOnly bool          // it is greeted in the era without sessions alone
 
 	mu       sync.Mutex
-	modern   bool                 // it is of the era without sessions
-	bindings map[string][]binding // by tool; of that era
+	modern   bool                           // it is of the era without sessions
+	bindings map[string][]stateless.Binding // by tool; of that era
 	next     uint64
 	open     map[uint64]*pending // by the id that the server sees
 	calls    map[uint64]uint64   // the daemon's number of a call → the id that the server sees

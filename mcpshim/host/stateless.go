@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"subjectbroker/mcpshim/canon"
@@ -37,9 +35,6 @@ const (
 	keyCapabilities = protocolPrefix + "clientCapabilities"
 	resultComplete  = "complete"
 )
-
-// maxHeaderValue is the longest argument that is said again in a header, in bytes.
-const maxHeaderValue = 8 << 10
 
 // discover asks a server of the era without sessions what it is.
 func (s *session) discover(ctx context.Context) (greeting, error) {
@@ -89,102 +84,18 @@ func (s *session) headersOfCall(c *hostv1.Call) [][2]string {
 	bindings := s.bindings[c.GetTool()]
 	s.mu.Unlock()
 	for _, b := range bindings {
-		if value, ok := b.value(c.GetArguments()); ok {
-			headers = append(headers, [2]string{stateless.HeaderParameters + b.header, value})
+		if value, ok := b.Value(c.GetArguments()); ok {
+			headers = append(headers, [2]string{b.Header(), value})
 		}
 	}
 	return headers
 }
 
-// binding is an argument of a tool that stands in a header too.
-type binding struct {
-	path   []string // to the argument
-	header string   // what follows stateless.HeaderParameters
-}
-
-// bindingsOf reads which arguments a tool wants to see in headers: properties of
-// its input schema with x-mcp-header.
-func bindingsOf(object []byte) []binding {
-	type property struct {
-		Header     json.RawMessage            `json:"x-mcp-header"`
-		Properties map[string]json.RawMessage `json:"properties"`
-	}
-	var tool struct {
-		Schema json.RawMessage `json:"inputSchema"`
-	}
-	if json.Unmarshal(object, &tool) != nil || !strings.Contains(string(tool.Schema), "x-mcp-header") {
-		return nil
-	}
-	var found []binding
-	var walk func(raw json.RawMessage, path []string)
-	walk = func(raw json.RawMessage, path []string) {
-		var p property
-		if json.Unmarshal(raw, &p) != nil || len(found) == maxBindings {
-			return
-		}
-		header := ""
-		if len(path) > 0 && json.Unmarshal(p.Header, &header) == nil && token(header) {
-			found = append(found, binding{slices.Clone(path), header})
-		}
-		for name, below := range p.Properties {
-			walk(below, append(path, name))
-		}
-	}
-	walk(tool.Schema, nil)
-	return found
-}
-
-// maxBindings is how many arguments of one tool stand in headers at most.
-const maxBindings = 32
-
-// token reports whether a name can be that of a header.
-func token(name string) bool {
-	return name != "" && len(name) <= 64 && !strings.ContainsFunc(name, func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", c)
-	})
-}
-
-// value is the argument as the header has it; false: it has none there.
-func (b binding) value(arguments []byte) (string, bool) {
-	raw := arguments
-	for _, name := range b.path {
-		members, err := canon.Members(raw)
-		if err != nil {
-			return "", false
-		}
-		raw = nil
-		for _, m := range members {
-			if m.Key == name {
-				raw = m.Raw
-			}
-		}
-		if raw == nil {
-			return "", false
-		}
-	}
-	if len(raw) > maxHeaderValue {
-		return "", false
-	}
-	if said, ok := text(raw); ok {
-		return stateless.HeaderText(said), true
-	}
-	switch word := string(raw); word {
-	case "true", "false":
-		return word, true
-	default:
-		whole, err := strconv.ParseFloat(word, 64)
-		if err != nil || whole != float64(int64(whole)) || whole < -(1<<53-1) || whole > 1<<53-1 {
-			return "", false
-		}
-		return strconv.FormatInt(int64(whole), 10), true
-	}
-}
-
 // bind remembers which arguments of which tools stand in headers.
 func (s *session) bind(tools []*hostv1.Tool) {
-	bindings := map[string][]binding{}
+	bindings := map[string][]stateless.Binding{}
 	for _, tool := range tools {
-		if found := bindingsOf(tool.GetObject()); found != nil {
+		if found := stateless.Bindings(tool.GetObject()); found != nil {
 			bindings[tool.GetName()] = found
 		}
 	}

@@ -287,7 +287,7 @@ func TestBindings(t *testing.T) {
 		{"bound", `{"region":"eu","deep":{"n":3.0}}`, [][2]string{{"Mcp-Param-N", "3"}, {"Mcp-Param-Region", "eu"}}},
 		{"bound", `{"region":"å\r\nX: y","deep":{"n":1.5}}`, [][2]string{{"Mcp-Param-Region", "=?base64?w6UNClg6IHk=?="}}},
 		{"bound", `{"region":null,"deep":[]}`, nil},
-		{"bound", `{"region":"` + strings.Repeat("x", maxHeaderValue) + `","deep":{"n":true}}`, [][2]string{{"Mcp-Param-N", "true"}}},
+		{"bound", `{"region":"` + strings.Repeat("x", stateless.MaxHeaderValue) + `","deep":{"n":true}}`, [][2]string{{"Mcp-Param-N", "true"}}},
 		{"bad", `{"a":"x","b":"y"}`, nil},
 		{"none", `{"region":"eu"}`, nil},
 	} {

@@ -43,8 +43,8 @@ func Text(header string) (text string, ok bool) {
 		return header, true
 	}
 	inner, ok = strings.CutSuffix(inner, after)
-	if !ok {
-		return "", false
+	if !ok { // half of it is none
+		return header, true
 	}
 	decoded, err := base64.StdEncoding.DecodeString(inner)
 	return string(decoded), err == nil
