@@ -1,6 +1,10 @@
 package daemon
 
 import (
+	"fmt"
+	"slices"
+	"strings"
+
 	"subjectbroker/grants"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	"subjectbroker/proto/wire"
@@ -33,7 +37,40 @@ func (d *Daemon) report(r *run) *brokerv1.ReportResponse {
 	} else {
 		m.NotProvided = append(m.NotProvided, "Approval by a person: nobody can give it, and what needs it is denied.")
 	}
+	d.reportMemory(r, m)
 	return m
+}
+
+// mostReported is how many tenants a report names.
+const mostReported = 16
+
+// reportMemory says what the run may do with the shared memory now.
+func (d *Daemon) reportMemory(r *run, m *brokerv1.ReportResponse) {
+	st, at := d.state(), d.clock.read()
+	var may []string
+	for _, one := range []struct {
+		action grants.Action
+		words  string
+	}{{grants.MemoryRead, "read "}, {grants.MemoryWrite, "add to "}} {
+		tenants, _ := st.scope(r.asker(), one.action, nil, at)
+		if len(tenants) == 0 || !slices.ContainsFunc(memoryTools[one.action], r.ceiling.Lists) {
+			continue
+		}
+		said := strings.Join(tenants[:min(len(tenants), mostReported)], ", ")
+		if more := len(tenants) - mostReported; more > 0 {
+			said += fmt.Sprintf(" and %d more", more)
+		}
+		may = append(may, one.words+said)
+	}
+	if len(may) == 0 {
+		m.NotProvided = append(m.NotProvided, "The shared memory: this run may neither read a tenant of it nor add to one.")
+		return
+	}
+	m.Covered = append(m.Covered, "Of the shared memory this run may "+strings.Join(may, "; ")+"; a request that names another tenant is refused whole.")
+	m.NotProvided = append(m.NotProvided, "The truth of what stands in the shared memory: an entry says who captured it, and nobody checks it.")
+	if _, err := st.knowledge.use(); err != nil {
+		m.NotProvided = append(m.NotProvided, "Answers from the shared memory at this moment: it is being read, or cannot be.")
+	}
 }
 
 // boundaries is what holds, and what does not, between a run of that tier and the
