@@ -50,6 +50,7 @@ func (o operator) tenantAddition(ctx context.Context, t grants.Tenant) change {
 			return tx.Put(bucketTenants, t.Name, row)
 		},
 		permit: func(st *state) { st.tenants[t.Name] = t },
+		after:  func() { o.d.hub.listChanged() }, // for whom a pattern covers it
 	}
 }
 

@@ -27,8 +27,16 @@ type caller struct {
 	read, write []string                            // tenants that it reaches
 }
 
-// stdioShim is a shim of a subject on streams, and how a tool is called through it.
-func stdioShim(t *testing.T, d *daemontest.Daemon, subject string) func(tool, arguments string) string {
+// stdioShim is a shim of a subject on streams.
+type stdioShim struct {
+	t     *testing.T
+	in    io.Writer
+	lines *bufio.Reader
+	n     int
+	heard []string // notifications that came before an answer
+}
+
+func newStdioShim(t *testing.T, d *daemontest.Daemon, subject string) *stdioShim {
 	t.Helper()
 	fromUs, in := io.Pipe()
 	out, toUs := io.Pipe()
@@ -39,36 +47,48 @@ func stdioShim(t *testing.T, d *daemontest.Daemon, subject string) func(tool, ar
 		})
 		toUs.Close()
 	}()
-	lines := bufio.NewReaderSize(out, 1<<20)
+	s := &stdioShim{t: t, in: in, lines: bufio.NewReaderSize(out, 1<<20)}
 	t.Cleanup(func() {
 		in.Close()
-		go func() { _, _ = io.Copy(io.Discard, lines) }()
+		go func() { _, _ = io.Copy(io.Discard, s.lines) }()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	n := 0
-	ask := func(body string) string {
-		t.Helper()
-		n++
-		if _, err := fmt.Fprintf(in, `{"jsonrpc":"2.0","id":%d,%s`+"\n", n, body); err != nil {
-			t.Fatal(err)
-		}
-		for {
-			line, err := lines.ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(line, fmt.Sprintf(`"id":%d,`, n)) {
-				return line
-			}
-		}
+	return s
+}
+
+// ask makes a request of what follows its id, and returns the answer.
+func (s *stdioShim) ask(body string) string {
+	s.t.Helper()
+	s.n++
+	if _, err := fmt.Fprintf(s.in, `{"jsonrpc":"2.0","id":%d,%s`+"\n", s.n, body); err != nil {
+		s.t.Fatal(err)
 	}
-	ask(strings.SplitN(hello, ",", 3)[2])
-	return func(tool, arguments string) string {
-		t.Helper()
-		return structured(t, answered{200, nil, ask(`"method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `}}`)})
+	for {
+		line := s.next()
+		if strings.Contains(line, fmt.Sprintf(`"id":%d,`, s.n)) {
+			return line
+		}
+		s.heard = append(s.heard, line)
 	}
+}
+
+func (s *stdioShim) next() string {
+	s.t.Helper()
+	line, err := s.lines.ReadString('\n')
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return line
+}
+
+func (s *stdioShim) greet() { s.ask(strings.SplitN(hello, ",", 3)[2]) }
+
+// call calls a tool and returns what it answers, as JSON.
+func (s *stdioShim) call(tool, arguments string) string {
+	s.t.Helper()
+	return structured(s.t, answered{200, nil, s.ask(`"method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `}}`)})
 }
 
 // P42 over every wire: what each of subjects and keys is answered by each of the six
@@ -96,7 +116,9 @@ func TestMemoryMatrix(t *testing.T) {
 	f := stand(t, d, Limits{KeyRate: 1e6, AddressRate: 1e6}, nil)
 	var callers []caller
 	add := func(subject string, read, write []string) {
-		callers = append(callers, caller{subject + " on stdio", stdioShim(t, d, subject), 0, read, write})
+		shim := newStdioShim(t, d, subject)
+		shim.greet()
+		callers = append(callers, caller{subject + " on stdio", shim.call, 0, read, write})
 	}
 	within := func(all, tenants []string) []string {
 		return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(tenants, name) })
