@@ -26,6 +26,12 @@ const shortLived = 24 * time.Hour
 func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*operatorv1.ApplyResponse, error) {
 	d, uid := o.d, callerOf(ctx).UID
 	response := &operatorv1.ApplyResponse{}
+	var held map[string]time.Time // tenants that go with entries, and when each was added
+	if req.GetPrune() {           // what goes with a tenant has to be known
+		if err := d.awaitMemory(ctx); err != nil {
+			return nil, err
+		}
+	}
 	plan := func(st *state) (change, error) {
 		current, records, err := d.document(st, uid)
 		if err != nil {
@@ -52,7 +58,13 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 		for _, problem := range warnings {
 			response.Warnings = append(response.Warnings, problem.String())
 		}
+		held = map[string]time.Time{}
 		for _, c := range changes {
+			if c.What == policy.ATenant && c.Verb == policy.Remove {
+				if n := len(st.knowledge.ids(c.Name)); n > 0 {
+					c.Detail, held[c.Name] = fmt.Sprintf("with %d entries of the memory", n), c.Tenant.Created
+				}
+			}
 			response.Changes = append(response.Changes, &operatorv1.Change{Verb: c.Verb, What: c.What, Name: c.Name, Detail: c.Detail})
 		}
 		if req.GetDryRun() {
@@ -95,7 +107,34 @@ func (o operator) Apply(ctx context.Context, req *operatorv1.ApplyRequest) (*ope
 	if err != nil {
 		return nil, err
 	}
+	if !req.GetDryRun() {
+		if err := d.warnOfCopies(response, held); err != nil {
+			return nil, err
+		}
+	}
 	return response, nil
+}
+
+// warnOfCopies names the copies of the vault that still hold the entries of tenants
+// that are gone.
+func (d *Daemon) warnOfCopies(response *operatorv1.ApplyResponse, gone map[string]time.Time) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	_, _ = d.state().knowledge.use() // out of the index before the answer
+	for _, tenant := range slices.Sorted(maps.Keys(gone)) {
+		backups, kept, err := d.copiesSince(gone[tenant])
+		if err != nil {
+			return err
+		}
+		for _, one := range backups {
+			response.Warnings = append(response.Warnings, fmt.Sprintf("the entries of tenant %s are still in backup %s", tenant, one))
+		}
+		for _, file := range kept {
+			response.Warnings = append(response.Warnings, fmt.Sprintf("the entries of tenant %s may still be in %s", tenant, file))
+		}
+	}
+	return nil
 }
 
 // needContent lists the sealed resources of a document that have none yet.
@@ -349,7 +388,11 @@ func (b *builder) add(ctx context.Context, c policy.Change, want *policy.Documen
 		}
 		b.take(b.o.serverChange(ctx, b.st, c.Server))
 	case c.What == policy.ATenant && c.Verb == policy.Remove:
-		b.take(b.o.tenantRemoval(ctx, b.st, c.Name, nil)) // its grants are changes of their own
+		if _, err := b.st.knowledge.use(); err != nil {
+			return err
+		}
+		removal := b.o.tenantRemoval(ctx, b.st, c.Name, nil) // its grants are changes of their own
+		b.take(b.o.withoutEntries(removal, c.Name, b.st.knowledge.ids(c.Name)))
 	case c.What == policy.ATenant:
 		c.Tenant.Created = b.at.now.UTC().Truncate(time.Millisecond)
 		b.take(b.o.tenantAddition(ctx, c.Tenant))

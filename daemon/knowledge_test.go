@@ -560,3 +560,51 @@ func TestKnowledgeStreamsNeedTheOperator(t *testing.T) {
 		t.Errorf("anybody exports: %s", got.GetLines())
 	}
 }
+
+// A tenant that a document no longer declares takes its entries along as one does that
+// is removed by hand; a later one of its name begins with nothing.
+func TestPruneTenantWithEntries(t *testing.T) {
+	d := daemontest.Start(t)
+	const before, after = "version: 1\nowner: laptop\ntenants: [acme, beta]\n", "version: 1\nowner: laptop\ntenants: [beta]\n"
+	apply(t, d, before)
+	d.AddSubject("worker")
+	d.Grant("worker", "memory.read:*")
+	d.Grant("worker", "memory.write:*")
+	awaitMemory(t, d)
+	run := d.Open("worker")
+	id := capture(t, run, "acme", "a plan", "", "")
+	capture(t, run, "beta", "b plan", "", "")
+	addRecovery(t, d)
+	_, _, err := backupOf(t, d, &operatorv1.BackupRequest{})
+	must(t, err)
+	row := sealedRows(t, d, id)[id]
+	for _, dry := range []bool{true, false} {
+		got, err := d.Operator().Apply(t.Context(), &operatorv1.ApplyRequest{Document: []byte(after), Prune: true, DryRun: dry})
+		must(t, err)
+		if c := got.GetChanges(); len(c) != 1 || c[0].GetVerb() != "remove" || c[0].GetDetail() != "with 1 entries of the memory" {
+			t.Errorf("%v", c)
+		}
+		if w := got.GetWarnings(); (len(w) == 1 && strings.HasPrefix(w[0], "the entries of tenant acme are still in backup ")) == dry {
+			t.Errorf("dry %v: %q", dry, w)
+		}
+	}
+	eventually(t, "the vault is purged", func() bool {
+		file, err := os.ReadFile(filepath.Join(d.Home, "vault.db"))
+		must(t, err)
+		return !bytes.Contains(file, row)
+	})
+	remembering(t, d, "acme")
+	look := func(run *daemontest.Run) {
+		t.Helper()
+		if got := recalled(t, run, "plan"); !slices.Equal(got, []string{"b plan"}) {
+			t.Errorf("%q", got)
+		}
+		if err := wire.FromError(second(run.ReadEntry(t.Context(), &brokerv1.ReadEntryRequest{RunId: run.ID, EntryId: id}))); err == nil || err.Reason != wire.AccessDenied {
+			t.Errorf("%+v", err)
+		}
+	}
+	look(run)
+	d.Restart()
+	awaitMemory(t, d)
+	look(d.Open("worker"))
+}

@@ -95,10 +95,7 @@ func (o operator) RemoveTenant(ctx context.Context, req *operatorv1.RemoveTenant
 		response.Revoked = uint32(len(gone))
 		c := o.tenantRemoval(ctx, st, name, gone)
 		c.after = func() { d.hub.listChanged() }
-		if len(entries) > 0 {
-			c = o.withoutEntries(c, name, entries)
-		}
-		return c, nil
+		return o.withoutEntries(c, name, entries), nil
 	})
 	if err != nil {
 		return nil, err
@@ -110,9 +107,12 @@ func (o operator) RemoveTenant(ctx context.Context, req *operatorv1.RemoveTenant
 	return response, err
 }
 
-// withoutEntries has the entries of a tenant removed with it, and the vault's file
-// written anew without them as soon as that can be done.
+// withoutEntries has the entries of a tenant, if there are any, removed with it, and
+// the vault's file written anew without them as soon as that can be done.
 func (o operator) withoutEntries(c change, tenant string, ids []string) change {
+	if len(ids) == 0 {
+		return c
+	}
 	write, restrict, permit, after := c.write, c.restrict, c.permit, c.after
 	c.restrict = func(st *state) {
 		restrict(st)
@@ -133,7 +133,9 @@ func (o operator) withoutEntries(c change, tenant string, ids []string) change {
 		st.knowledge.note(func(k *knowledge) { k.removeTenant(tenant) })
 	}
 	c.after = func() {
-		after()
+		if after != nil {
+			after()
+		}
 		o.d.upkeep.wake()
 	}
 	return c
