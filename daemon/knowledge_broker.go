@@ -369,6 +369,11 @@ func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry
 	record := c.entry
 	record.Action, record.Tool, record.KeyID, record.Tenants = c.action.String(), c.tool, c.r.key, []string{e.Tenant}
 	record.Decision, record.ReasonCode = decisionAllow, string(wire.Allowed)
+	who := payerOf(c.r.peer, c.r.key)
+	if !d.captures.take(ctx.Done(), who) {
+		return ctx.Err()
+	}
+	defer d.captures.give(who)
 	return d.mutate(ctx, func(st *state) (change, error) {
 		if d.over(c.r) || c.decide(grants.Capability{}).Outcome != grants.Allowed {
 			return change{}, errNotGranted

@@ -16,27 +16,31 @@ const longRows = 256 << 10
 // causeSearchTooLong: what was looked for stands in too many places.
 const causeSearchTooLong = "SEARCH_TOO_LONG"
 
-// turns lets requests that work for long do so one after the other, as far as they
-// are of the same process or key, and all together on half of the processors: all
-// others find one that is free. Who waits is served in turn, not in the order of the
-// requests: it does not help to make many.
+// turns lets what would hold up all others be done by a few at once, and by one of
+// each process or key. Who waits is served in turn, not in the order of the requests:
+// it does not help to make many.
 type turns struct {
+	limit int // how many at once
+
 	mu      sync.Mutex
 	working map[payer]bool
 	waiting map[payer][]chan struct{}
 	line    []payer // of waiting, who was served longest ago first
 }
 
-func (t *turns) most() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+// newLongTurns are those of requests that work for long: on half of the processors, so
+// that all others find one that is free.
+func newLongTurns() *turns { return newTurns(max(1, runtime.GOMAXPROCS(0)/2)) }
+
+func newTurns(limit int) *turns {
+	return &turns{limit: limit, working: map[payer]bool{}, waiting: map[payer][]chan struct{}{}}
+}
 
 // take waits for a turn; false says that done was closed before. Who was given one
 // gives it back.
 func (t *turns) take(done <-chan struct{}, who payer) bool {
 	turn := make(chan struct{})
 	t.mu.Lock()
-	if t.working == nil {
-		t.working, t.waiting = map[payer]bool{}, map[payer][]chan struct{}{}
-	}
 	if len(t.waiting[who]) == 0 {
 		t.line = append(t.line, who)
 	}
@@ -68,7 +72,7 @@ func (t *turns) give(who payer) {
 
 // next hands out what turns there are. The caller holds mu.
 func (t *turns) next() {
-	for len(t.working) < t.most() {
+	for len(t.working) < t.limit {
 		at := slices.IndexFunc(t.line, func(who payer) bool { return !t.working[who] })
 		if at < 0 {
 			return
@@ -99,12 +103,13 @@ func (c *recollection) long() bool {
 	return c.turn
 }
 
-// ended is what an end of the work means.
+// ended is what an end of the work means: also to the log, as the entry of a request
+// always says what came of it.
 func (c *recollection) ended() error {
 	if c.from.dropped.Load() {
 		return wire.Deny(wire.VaultLocked)
 	}
-	return errLeft
+	return &wire.Error{Reason: wire.BrokerUnavailable, Cause: causeCancelled}
 }
 
 // rowsBetween is how many rows are read before it is seen how long that takes.

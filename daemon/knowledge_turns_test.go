@@ -3,19 +3,20 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"subjectbroker/audit"
+	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 )
 
 // Turns are given to one of each payer, in turn, and to no more than there are.
 func TestTurns(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // one turn
-	var turns turns
+	turns := newTurns(1)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if !turns.take(ctx.Done(), "greedy") {
@@ -65,14 +66,14 @@ func TestTurns(t *testing.T) {
 		t.Errorf("%v, want %s", got, want)
 	}
 	if len(turns.working)+len(turns.waiting)+len(turns.line) != 0 {
-		t.Errorf("left: %v", &turns)
+		t.Errorf("left: %v", turns)
 	}
 	cancel()
 	if turns.take(ctx.Done(), "late") {
 		turns.give("late")
 	}
 	if len(turns.working)+len(turns.waiting)+len(turns.line) != 0 {
-		t.Errorf("left: %v", &turns)
+		t.Errorf("left: %v", turns)
 	}
 }
 
@@ -110,7 +111,7 @@ func TestLockEndsSearches(t *testing.T) {
 		t.Fatalf("the longest search: %v", err)
 	}
 	var taken []payer
-	for i := range l.turns.most() {
+	for i := range l.turns.limit {
 		who := payer(fmt.Sprint(i))
 		if !l.turns.take(nil, who) {
 			t.Fatal("no turn")
@@ -144,5 +145,51 @@ func TestLockEndsSearches(t *testing.T) {
 	}
 	for _, who := range taken {
 		l.turns.give(who)
+	}
+}
+
+// However many captures there are, an operator's change comes after one of them, and
+// each process's in turn.
+func TestCapturesMakeWay(t *testing.T) {
+	l := newLibrary(t)
+	l.indexKnowledge()
+	const n = 60
+	var done atomic.Int32
+	answers := make(chan error)
+	l.changing.mu.Lock()
+	for i := range n {
+		go func() {
+			_, err := broker{d: l.Daemon}.CaptureKnowledge(l.ctx, &brokerv1.CaptureKnowledgeRequest{RunId: l.run.id, Tenant: "acme", Kind: "note", Title: fmt.Sprint("flood ", i)})
+			done.Add(1)
+			answers <- err
+		}()
+	}
+	eventuallyInside(t, "they wait for their turn", func() bool {
+		l.captures.mu.Lock()
+		defer l.captures.mu.Unlock()
+		return len(l.captures.waiting[payerOf(l.run.peer, l.run.key)]) == n-1
+	})
+	changed := make(chan int32)
+	go func() {
+		l.must(l.op().AddTenant(l.desk.ctx, &operatorv1.AddTenantRequest{Name: "between"}))
+		changed <- done.Load()
+	}()
+	time.Sleep(10 * time.Millisecond) // so that it waits, too; sooner or later is the same
+	l.changing.mu.Unlock()
+	collected := make(chan bool)
+	go func() {
+		for range n {
+			if err := <-answers; err != nil {
+				t.Error(err)
+			}
+		}
+		close(collected)
+	}()
+	if before := <-changed; before >= n/2 {
+		t.Errorf("%d of %d captures came first", before, n)
+	}
+	<-collected
+	if len(l.captures.working)+len(l.captures.waiting)+len(l.captures.line) != 0 {
+		t.Errorf("left: %v", l.captures)
 	}
 }
