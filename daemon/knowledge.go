@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"subjectbroker/daemon/memory"
 	"subjectbroker/proto/wire"
@@ -29,6 +30,7 @@ type knowledge struct {
 	dropped atomic.Bool
 	life    context.Context // ends when it is dropped
 	end     context.CancelFunc
+	between func()        // called after each slice that build reads; only tests have one
 	settled chan struct{} // closed by settle: it is ready, or will not be
 	settle  func()
 
@@ -333,43 +335,19 @@ func (k *knowledge) progress() (indexed, total uint64) {
 	return uint64(k.indexed.Load()), uint64(max(k.total.Load(), 1))
 }
 
-// indexBatch is how many entries go into the index at once while it is built.
-const indexBatch = 2048
+// stalledPause is how long reading the memory pauses on a disk that stands still.
+const stalledPause = 200 * time.Millisecond
 
 var errDropped = errors.New("the memory was dropped")
 
-// build reads the vault into the index. Until it is done nothing is captured.
+// build reads the vault into the index, a slice in each transaction, so that the file
+// has no more to keep for it than for any other reader, and nothing that stops or
+// exchanges the vault waits for the whole. Until it is done nothing is captured, and
+// whoever takes something out waits; what is done to rows all the same was noted, and
+// is done to the index behind it, in its order, whether the row was read before or
+// after.
 func (k *knowledge) build(v *vault.Vault) error {
-	err := v.View(func(tx *vault.Tx) error {
-		total, err := tx.Count(bucketKnowledge)
-		if err != nil {
-			return err
-		}
-		k.total.Store(int64(total))
-		var entries []knowledgeEntry
-		flush := func() error {
-			if err := k.take(entries); err != nil {
-				return err
-			}
-			k.indexed.Add(int64(len(entries)))
-			entries = entries[:0]
-			return nil
-		}
-		err = tx.Each(bucketKnowledge, func(id string, row []byte) error {
-			if k.dropped.Load() {
-				return errDropped
-			}
-			e, err := decodeEntry(id, row)
-			if err != nil {
-				return err
-			}
-			if entries = append(entries, e); len(entries) < indexBatch {
-				return nil
-			}
-			return flush()
-		})
-		return errors.Join(err, flush())
-	})
+	err := k.read(v)
 	if err == nil {
 		k.index.Settle()
 	}
@@ -386,6 +364,55 @@ func (k *knowledge) build(v *vault.Vault) error {
 	}
 	k.ready, k.fault = err == nil, err
 	return err
+}
+
+// read is the reading of build.
+func (k *knowledge) read(v *vault.Vault) error {
+	err := k.slice(v, func(tx *vault.Tx) error {
+		total, err := tx.Count(bucketKnowledge)
+		k.total.Store(int64(total))
+		return err
+	})
+	for after, end := "", false; !end && err == nil; {
+		var entries []knowledgeEntry
+		err = k.slice(v, func(tx *vault.Tx) error {
+			entries = entries[:0]
+			last, err := tx.Some(bucketKnowledge, after, func(id string, row []byte) error {
+				e, err := decodeEntry(id, row)
+				entries = append(entries, e)
+				return err
+			})
+			if err == nil {
+				after, end = last, last == ""
+			}
+			return err
+		})
+		if err == nil {
+			err = k.take(entries)
+			k.indexed.Add(int64(len(entries)))
+		}
+		if k.between != nil && err == nil {
+			k.between()
+		}
+	}
+	return err
+}
+
+// slice runs one transaction of the reading, as soon as the disk lets it.
+func (k *knowledge) slice(v *vault.Vault, fn func(*vault.Tx) error) error {
+	for {
+		if k.dropped.Load() {
+			return errDropped
+		}
+		err := v.View(fn)
+		if !errors.Is(err, vault.ErrStalled) {
+			return err
+		}
+		select {
+		case <-k.life.Done():
+		case <-time.After(stalledPause):
+		}
+	}
 }
 
 // take takes in a batch while the index is built.

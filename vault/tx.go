@@ -75,6 +75,18 @@ func (t *Tx) Each(bucket string, fn func(name string, value []byte) error) error
 	return scanRows(t, bucket, func(_ string, plain []byte) ([]byte, error) { return slices.Clone(plain), nil }, fn)
 }
 
+// Some calls fn with rows of a bucket whose names' bytes come after a name, in their order, as many as are read at once: at
+// most 1024, and not many more than fit into 1 MiB. It returns the last of their names, which the next call goes on after;
+// empty: there was none. Whoever reads a large bucket so, each time in a transaction of its own, holds up no writer and
+// keeps no page of the file from being used again, but does not see one moment.
+func (t *Tx) Some(bucket, after string, fn func(name string, value []byte) error) (last string, err error) {
+	if err := checkRow(bucket, "any"); err != nil {
+		return "", err
+	}
+	var b batch
+	return scanSome(t, &b, bucket, after, func(_ string, plain []byte) ([]byte, error) { return slices.Clone(plain), nil }, fn)
+}
+
 // Count returns how many rows a bucket has, without opening them.
 func (t *Tx) Count(bucket string) (n int, err error) {
 	if err := checkRow(bucket, "any"); err != nil {
@@ -83,7 +95,7 @@ func (t *Tx) Count(bucket string) (n int, err error) {
 	if t.done {
 		return 0, ErrTxDone
 	}
-	var b batch
+	b := batch{head: 1}
 	for after := ""; ; {
 		if err := t.rows.scan(bucket, after, &b); err != nil {
 			return 0, err
@@ -211,40 +223,49 @@ func accounted(bucket string) bool {
 func scanRows[T any](t *Tx, bucket string, decode func(name string, plain []byte) (T, error), fn func(name string, value T) error) error {
 	var b batch
 	for after := ""; ; {
-		if t.done {
-			return ErrTxDone
-		}
-		if err := t.rows.scan(bucket, after, &b); err != nil {
+		last, err := scanSome(t, &b, bucket, after, decode, fn)
+		if err != nil || last == "" {
 			return err
 		}
-		if len(b.names) == 0 {
-			return nil
-		}
-		values := make([]T, len(b.names))
-		err := t.v.parallel(len(b.names), func(s *scratch, from, to int) error {
-			var plain []byte
-			defer func() { clear(plain[:cap(plain)]) }()
-			for i := from; i < to; i++ {
-				var err error
-				if plain, err = t.keys.open(s, plain[:0], bucket, b.names[i], b.value(i)); err != nil {
-					return err
-				}
-				if values[i], err = decode(b.names[i], plain); err != nil {
-					return fmt.Errorf("row %s/%s: %w: %w", bucket, b.names[i], ErrIntegrity, err)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for i, name := range b.names {
-			if err := fn(name, values[i]); err != nil {
+		after = last
+	}
+}
+
+// scanSome is scanRows for one batch. It returns the last name of it, empty at the end.
+func scanSome[T any](t *Tx, b *batch, bucket, after string, decode func(name string, plain []byte) (T, error), fn func(name string, value T) error) (last string, err error) {
+	if t.done {
+		return "", ErrTxDone
+	}
+	if err := t.rows.scan(bucket, after, b); err != nil {
+		return "", err
+	}
+	if len(b.names) == 0 {
+		return "", nil
+	}
+	values := make([]T, len(b.names))
+	err = t.v.parallel(len(b.names), func(s *scratch, from, to int) error {
+		var plain []byte
+		defer func() { clear(plain[:cap(plain)]) }()
+		for i := from; i < to; i++ {
+			var err error
+			if plain, err = t.keys.open(s, plain[:0], bucket, b.names[i], b.value(i)); err != nil {
 				return err
 			}
+			if values[i], err = decode(b.names[i], plain); err != nil {
+				return fmt.Errorf("row %s/%s: %w: %w", bucket, b.names[i], ErrIntegrity, err)
+			}
 		}
-		after = b.names[len(b.names)-1]
+		return nil
+	})
+	if err != nil {
+		return "", err
 	}
+	for i, name := range b.names {
+		if err := fn(name, values[i]); err != nil {
+			return "", err
+		}
+	}
+	return b.names[len(b.names)-1], nil
 }
 
 // parallel splits [0, n) among as many goroutines as are worth it and returns the error of the lowest part.

@@ -153,6 +153,31 @@ func TestGenericRows(t *testing.T) {
 		}
 		return nil
 	})
+	// Some goes on in another transaction, whatever was written meanwhile.
+	pieces, seen, after := 0, 0, ""
+	for {
+		var last string
+		if err := v.View(func(tx *vault.Tx) (err error) {
+			last, err = tx.Some("many", after, func(name string, value []byte) error {
+				if name != resource(seen) || string(value) != "x" {
+					t.Fatalf("row %d is %s", seen, name)
+				}
+				seen++
+				return nil
+			})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if last == "" {
+			break
+		}
+		pieces, after = pieces+1, last
+		mutate(t, v, row("few", "one", strings.Repeat("y", pieces)))
+	}
+	if seen != 2500 || pieces != 3 {
+		t.Errorf("%d rows in %d pieces", seen, pieces)
+	}
 	mutate(t, v, func(tx *vault.Tx) error {
 		seen := 0
 		err := tx.Each("many", func(name string, _ []byte) error {
@@ -174,6 +199,12 @@ func TestGenericRows(t *testing.T) {
 		stop := errors.New("stop")
 		if err := tx.Each("many", func(string, []byte) error { return stop }); !errors.Is(err, stop) {
 			t.Errorf("Each says %v", err)
+		}
+		if last, err := tx.Some("many", "", func(string, []byte) error { return stop }); !errors.Is(err, stop) || last != "" {
+			t.Errorf("Some says %q, %v", last, err)
+		}
+		if last, err := tx.Some("nothing here", "", func(string, []byte) error { return stop }); err != nil || last != "" {
+			t.Errorf("Some of an empty bucket says %q, %v", last, err)
 		}
 		if err := tx.Each("nothing here", func(string, []byte) error { return stop }); err != nil {
 			t.Errorf("Each of an empty bucket says %v", err)
