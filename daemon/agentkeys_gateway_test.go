@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/agentkey"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -160,4 +162,38 @@ func TestManyKeysAreJudgedBesideRuns(t *testing.T) {
 	}
 	all.Wait()
 	run.Close()
+}
+
+// The operator sees which key a run was opened with, and what was not taken: of keys
+// that are known one line each, of all others one for each cause, however many come.
+func TestKeysAsTheOperatorSeesThem(t *testing.T) {
+	d := daemontest.Start(t)
+	d.AddSubject("worker")
+	id, key := mint(t, d, "worker", "laptop", 0)
+	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: client.Places{Home: d.Home, SocketDir: filepath.Join(d.Home, "run")}, Version: "test"})
+	defer keys.Close()
+	p := gatekeeper.Presented{Route: "stateful"}
+	_, err := keys.Open(t.Context(), bytes.Clone(key), p)
+	must(t, err)
+	listed, err := d.Operator().ListRuns(t.Context(), &operatorv1.ListRunsRequest{})
+	must(t, err)
+	r := listed.GetRuns()[0]
+	equal(t, "the run", r.GetAttested()+" "+r.GetKeyId()+" "+r.GetKeyName()+" "+r.GetTier(), "key "+id+" laptop keyed")
+	_, err = d.Operator().RevokeAgentKey(t.Context(), &operatorv1.RevokeAgentKeyRequest{Key: id})
+	must(t, err)
+	for range 2 {
+		equal(t, "revoked", told(keys.Check(t.Context(), bytes.Clone(key), p)), "revoked_key")
+		equal(t, "unknown", told(keys.Check(t.Context(), agentkey.New(), p)), "unknown_key")
+		must(t, keys.Report(t.Context(), wire.MissingToken, p))
+	}
+	denied, err := d.Operator().ListDenials(t.Context(), &operatorv1.ListDenialsRequest{})
+	must(t, err)
+	got := map[string]uint64{}
+	for _, g := range denied.GetGroups() {
+		got[g.GetSubject()+" "+g.GetCapability()+" "+g.GetCause()] = g.GetCount()
+	}
+	want := map[string]uint64{"worker agent-key:" + id + " REVOKED_KEY": 2, " agent-key UNKNOWN_KEY": 2, " agent-key MISSING_TOKEN": 2}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
 }

@@ -87,7 +87,7 @@ func (b broker) openKeyed(ctx context.Context, req *brokerv1.OpenRunRequest) (*b
 		return nil, d.conclude(ctx, p, a)
 	}
 	r := &run{
-		id: grants.NewID(), subject: a.key.Subject, born: a.key.SubjectCreated, tier: grants.Keyed, key: a.key.ID, peer: p, command: p.Command(),
+		id: grants.NewID(), subject: a.key.Subject, born: a.key.SubjectCreated, tier: grants.Keyed, key: a.key.ID, keyName: a.key.Name, peer: p, command: p.Command(),
 		shimVersion: req.GetShimVersion(), opened: d.clock.now(), done: make(chan struct{}), resources: map[string]*uint32{},
 	}
 	a.entry.RunID = r.id

@@ -92,6 +92,10 @@ func (r *run) message(uid uint32) *operatorv1.Run {
 	if r.launch != nil {
 		launchID = r.launch.id
 	}
+	attested := string(r.peer.Class)
+	if r.key != "" {
+		attested = "key"
+	}
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(r.resources)) {
 		if !hiddenFrom(uid, r.resources[name]) {
@@ -101,7 +105,7 @@ func (r *run) message(uid uint32) *operatorv1.Run {
 	return &operatorv1.Run{
 		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Pid: r.peer.PID, Uid: r.peer.UID, Command: r.command,
 		ShimVersion: r.shimVersion, Opened: millis(r.opened), Ended: millis(r.ended), Reads: r.reads, Denials: r.denials,
-		Resources: names, Attested: string(r.peer.Class),
+		Resources: names, Attested: attested, KeyId: r.key, KeyName: r.keyName,
 		Profile: r.profile.Name, LaunchId: launchID, Calls: r.calls,
 	}
 }

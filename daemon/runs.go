@@ -31,6 +31,7 @@ type run struct {
 	profile     grants.Profile  // as it was when the run opened; zero: none
 	ceiling     *grants.Ceiling // under the profile; never moves
 	key         string          // id of the agent key that it was opened with; empty: with none
+	keyName     string          // its name then; may be empty
 	launch      *launch         // that it is in; nil: none
 	peer        *peer.Peer
 	command     string

@@ -27,7 +27,7 @@ type Denial struct {
 //   - a suppressed entry stands for as many as it counts, any other for one
 func (e *Entry) Denial() (d Denial, times uint64, ok bool) {
 	switch e.Kind {
-	case "acquire", "explain", "authz", "call", "run.open", "run.relay", "suppressed",
+	case "acquire", "explain", "authz", "call", "run.open", "run.relay", "suppressed", "auth",
 		"memory.search", "memory.browse", "memory.stats", "memory.read", "memory.history", "memory.capture":
 	default:
 		return Denial{}, 0, false
@@ -40,6 +40,10 @@ func (e *Entry) Denial() (d Denial, times uint64, ok bool) {
 	case strings.HasPrefix(e.Kind, "memory.") && len(e.Tenants) > 0:
 		d.Capability += ":" + strings.Join(e.Tenants, ",")
 	case d.Capability != "":
+	case e.Kind == "auth":
+		if d.Capability = "agent-key"; e.KeyID != "" {
+			d.Capability += ":" + e.KeyID
+		}
 	case e.ResourceID != "":
 		d.Capability = cmp.Or(e.Action, "read") + ":" + e.ResourceID
 	case e.Server == "" || e.Kind != "call" && e.Kind != "run.relay":

@@ -39,6 +39,8 @@ func TestDenial(t *testing.T) {
 		{"a refused acquire", kind("acquire"), plan, 1},
 		{"a refused explain", kind("explain"), plan, 1},
 		{"a refused call", kind("authz"), plan, 1},
+		{"a key that was not taken", refused(func(e *verify.Entry) { e.Kind, e.Action, e.ResourceID, e.KeyID = "auth", "stateful", "", "kmpx" }), with("agent-key:kmpx"), 1},
+		{"one that nobody knows", refused(func(e *verify.Entry) { e.Kind, e.Action, e.ResourceID = "auth", "stateful", "" }), with("agent-key"), 1},
 		{"a run that was not opened", kind("run.open"), plan, 1},
 		{"an error", decided("error"), plan, 1},
 		{"what was allowed", decided("allow"), plan, 0},

@@ -30,6 +30,7 @@ type entry struct {
 	ReasonCode  string    `json:"reasonCode"`
 	Cause       string    `json:"cause"`
 	ShimVersion string    `json:"shimVersion"`
+	KeyID       string    `json:"keyId"`
 	Count       uint64    `json:"count"`
 }
 
@@ -79,7 +80,7 @@ func (e entry) called() string {
 func (e entry) denial() (d verify.Denial, times uint64, ok bool) {
 	judged := verify.Entry{
 		Kind: e.Kind, SubjectID: e.SubjectID, ResourceID: e.ResourceID, Action: e.Action, Capability: e.Capability, Server: e.Server, Tool: e.Tool,
-		Decision: e.Decision, ReasonCode: e.ReasonCode, Cause: e.Cause, Count: e.Count,
+		Decision: e.Decision, ReasonCode: e.ReasonCode, Cause: e.Cause, Count: e.Count, KeyID: e.KeyID,
 	}
 	return judged.Denial()
 }

@@ -23,6 +23,8 @@ whole. Of those that a policy or a person refused, the agent was told so. A mess
 to a server that calls no tool is method:SERVER/method. A request about the memory
 is memory.read: or memory.write: and the tenants that it named, with commas between;
 TENANT_OUT_OF_SCOPE, which the agent was told too, is one that named others' tenants.
+An agent key that was not taken is agent-key:ID, and agent-key where nobody knows it
+or none was presented: for all of those there is no more than a line for each cause.
 
 Examples:
   sbctl denials --since 1h

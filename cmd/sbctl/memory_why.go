@@ -46,6 +46,9 @@ func asksFor(denied, asked string) bool {
 	if denied == readCapability(asked) || denied == asked {
 		return true
 	}
+	if asked == agentKeyDenied && strings.HasPrefix(denied, agentKeyDenied+":") {
+		return true
+	}
 	action, tenants, ok := aboutMemory(denied)
 	want, tenant, named := strings.Cut(asked, ":")
 	return ok && want == action && (!named || slices.Contains(tenants, tenant))

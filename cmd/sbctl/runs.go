@@ -26,6 +26,7 @@ ATTESTED says how the daemon knows who that is:
   launch        a run inside a launch, whatever it claims to be
   mapped        by its uid, which belongs to the subject
   plain         by its own word, from a process of the same uid as the daemon
+  key NAME      by an agent key, of that name or id, which a gateway handed in
   unattributed  by its own word, from a process tree that is no launch
   unproven      a launch that could not be recognised after a restart of the
                 daemon: what still runs in it is nobody`
@@ -147,6 +148,7 @@ func (a *app) printRun(r *operatorv1.Run) error {
 			{Name: "profile", Value: r.GetProfile()},
 			{Name: "tier", Value: r.GetTier()},
 			{Name: "attested", Value: attestedWords(r)},
+			{Name: "agent key", Value: strings.TrimSpace(r.GetKeyId() + " " + r.GetKeyName())},
 			{Name: "launch", Value: r.GetLaunchId()},
 			{Name: "peer", Value: fmt.Sprintf("pid %d, uid %d", r.GetPid(), r.GetUid())},
 			{Name: "command", Value: r.GetCommand()},

@@ -25,6 +25,8 @@ type runView struct {
 	ProfileID   string   `json:"profileId,omitempty"`
 	Tier        string   `json:"tier"`
 	Attested    string   `json:"attested,omitempty"`
+	KeyID       string   `json:"keyId,omitempty"`   // agent key that it was opened with
+	KeyName     string   `json:"keyName,omitempty"` // and its name
 	Peer        peerView `json:"peer"`
 	Command     string   `json:"command,omitempty"`
 	ShimVersion string   `json:"shimVersion,omitempty"`
@@ -39,7 +41,7 @@ type runView struct {
 func viewRun(r *operatorv1.Run) runView {
 	return runView{
 		RunID: r.GetRunId(), LaunchID: r.GetLaunchId(), SubjectID: r.GetSubject(), ProfileID: r.GetProfile(), Tier: r.GetTier(),
-		Attested: r.GetAttested(), Peer: peerView{r.GetUid(), r.GetPid()}, Command: r.GetCommand(), ShimVersion: r.GetShimVersion(),
+		Attested: r.GetAttested(), KeyID: r.GetKeyId(), KeyName: r.GetKeyName(), Peer: peerView{r.GetUid(), r.GetPid()}, Command: r.GetCommand(), ShimVersion: r.GetShimVersion(),
 		Opened: ui.Stamp(r.GetOpened()), Ended: ui.Stamp(r.GetEnded()), Reads: r.GetReads(), Calls: r.GetCalls(), Denials: r.GetDenials(),
 		Resources: append([]string{}, r.GetResources()...),
 	}
@@ -154,7 +156,7 @@ func (p presence) id() string {
 // attested is how it is known who that is, in a word or two.
 func (p presence) attested() string {
 	if p.launch == nil {
-		return p.run.GetAttested()
+		return strings.TrimSpace(p.run.GetAttested() + " " + cmp.Or(p.run.GetKeyName(), p.run.GetKeyId()))
 	}
 	if state := p.launch.GetState(); state == stateUnproven {
 		return state

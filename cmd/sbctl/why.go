@@ -27,6 +27,9 @@ subject should have it is yours to say.
 "now" is how the same would be judged now; it is left out where that depends on the
 arguments of a call, on what was called before, or on a person.
 
+An agent key that was not taken is agent-key:ID. One that nobody knows, or none at
+all, is told only to whoever asks for it: anybody on the network can send that.
+
 A request about the memory that names tenants is refused whole where one of them is
 not granted; all that it named are told, and what would let the whole through.
 
@@ -34,7 +37,8 @@ Examples:
   sbctl why
   sbctl why worker design-doc
   sbctl why coder call:github/search
-  sbctl why worker memory.read:acme`
+  sbctl why worker memory.read:acme
+  sbctl why "" agent-key`
 }
 
 type whyView struct {
@@ -62,12 +66,20 @@ func (c whyCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	strangers := false
 	for _, d := range groups {
-		if c.Capability == "" || asksFor(d.GetCapability(), c.Capability) {
+		switch {
+		case c.Capability == "" && d.GetCapability() == agentKeyDenied:
+			strangers = true
+		case c.Capability == "" || asksFor(d.GetCapability(), c.Capability):
 			return a.explainDenial(ctx, doing, d)
 		}
 	}
-	a.done("%s", a.nothingDenied(ctx, doing, c.Subject))
+	if strangers {
+		a.done("nothing was denied to anybody who is known; agent keys that are not: %s", a.paste("why", "", agentKeyDenied))
+	} else {
+		a.done("%s", a.nothingDenied(ctx, doing, c.Subject))
+	}
 	if a.out.Format == ui.JSON {
 		return a.out.Object(ui.Object{Value: struct{}{}})
 	}
@@ -160,7 +172,8 @@ func (a *app) judgeNow(ctx context.Context, known *knowledge, d *operatorv1.Deni
 		return ""
 	}
 	switch cause(d.GetCause()) {
-	case causeUnknownProfile, causeSubjectMismatch, causeOperatorRefused, causeAuthRequired, causeWrappedHosted:
+	case causeUnknownProfile, causeSubjectMismatch, causeOperatorRefused, causeAuthRequired, causeWrappedHosted,
+		causeRevokedKey, causeExpiredKey, causeUnknownKey, causeMissingToken, causeMalformedToken, causeKeyMismatch:
 		return "" // how it was asked was wrong, not what
 	case causeToolNotListed, causeCapsNarrowed:
 		if len(known.stops) > 0 {
@@ -248,6 +261,9 @@ func (k *knowledge) mend(d *operatorv1.DenialGroup, now string) (near string, co
 	}
 	if near, commands, ok := k.mendMemory(d); ok {
 		return near, commands
+	}
+	if commands, ok := k.mendKey(d); ok {
+		return "", commands
 	}
 	subject, capability := d.GetSubject(), d.GetCapability()
 	resource := resourceOf(capability)
@@ -337,6 +353,33 @@ func (k *knowledge) mendState(d *operatorv1.DenialGroup) [][]string {
 		return nil
 	default:
 		return nil
+	}
+}
+
+// agentKeyDenied is what was denied to whoever presented no key, or one that nobody
+// knows; with a colon and the id it is a key that is known.
+const agentKeyDenied = "agent-key"
+
+// mendKey are the commands that give the client a key that is good again; ok says
+// whether it was a key that was not taken.
+func (k *knowledge) mendKey(d *operatorv1.DenialGroup) (commands [][]string, ok bool) {
+	rest, ok := strings.CutPrefix(d.GetCapability(), agentKeyDenied)
+	id, known := strings.CutPrefix(rest, ":")
+	switch subject := k.subjects[d.GetSubject()]; {
+	case !ok || rest != "" && !known:
+		return nil, false
+	case !known:
+		return [][]string{{"agent-key", "list"}}, true
+	case subject == nil:
+		return [][]string{{"agent-key", "show", id}}, true
+	case !subject.GetEnabled():
+		return [][]string{{"subject", "enable", subject.GetName()}}, true
+	}
+	switch cause(d.GetCause()) {
+	case causeRevokedKey, causeExpiredKey, causeUnknownSubject:
+		return [][]string{{"agent-key", "show", id}, {"agent-key", "mint", "--subject", d.GetSubject()}}, true
+	default:
+		return [][]string{{"agent-key", "show", id}}, true
 	}
 }
 

@@ -4784,14 +4784,19 @@ type Run struct {
 	Denials uint64 `protobuf:"varint,11,opt,name=denials,proto3" json:"denials,omitempty"`
 	// Names of the resources that were released under it, sorted, at most 100.
 	Resources []string `protobuf:"bytes,12,rep,name=resources,proto3" json:"resources,omitempty"`
-	// How the peer was classified: plain, mapped, launch or unattributed.
+	// How the peer was classified: plain, mapped, launch or unattributed; key when
+	// an agent key says who it is.
 	Attested string `protobuf:"bytes,13,opt,name=attested,proto3" json:"attested,omitempty"`
 	// Launch that it belongs to; empty when it belongs to none.
 	LaunchId string `protobuf:"bytes,14,opt,name=launch_id,json=launchId,proto3" json:"launch_id,omitempty"`
 	// Profile that it is under; empty means none.
 	Profile string `protobuf:"bytes,15,opt,name=profile,proto3" json:"profile,omitempty"`
 	// Calls of tools that were forwarded under it.
-	Calls         uint64 `protobuf:"varint,16,opt,name=calls,proto3" json:"calls,omitempty"`
+	Calls uint64 `protobuf:"varint,16,opt,name=calls,proto3" json:"calls,omitempty"`
+	// Agent key that it was opened with, by its id; empty: with none.
+	KeyId string `protobuf:"bytes,17,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// Name of that key; may be empty.
+	KeyName       string `protobuf:"bytes,18,opt,name=key_name,json=keyName,proto3" json:"key_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4936,6 +4941,20 @@ func (x *Run) GetCalls() uint64 {
 		return x.Calls
 	}
 	return 0
+}
+
+func (x *Run) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *Run) GetKeyName() string {
+	if x != nil {
+		return x.KeyName
+	}
+	return ""
 }
 
 // Launch is a process tree that sbctl run started.
@@ -10316,7 +10335,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x05check\x18\x01 \x01(\tR\x05check\x12\x16\n" +
 	"\x06result\x18\x02 \x01(\tR\x06result\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detail\x12\x19\n" +
-	"\bgrant_id\x18\x04 \x01(\tR\agrantId\"\x90\x03\n" +
+	"\bgrant_id\x18\x04 \x01(\tR\agrantId\"\xc2\x03\n" +
 	"\x03Run\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x12\n" +
@@ -10334,7 +10353,9 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\battested\x18\r \x01(\tR\battested\x12\x1b\n" +
 	"\tlaunch_id\x18\x0e \x01(\tR\blaunchId\x12\x18\n" +
 	"\aprofile\x18\x0f \x01(\tR\aprofile\x12\x14\n" +
-	"\x05calls\x18\x10 \x01(\x04R\x05calls\"\x86\x03\n" +
+	"\x05calls\x18\x10 \x01(\x04R\x05calls\x12\x15\n" +
+	"\x06key_id\x18\x11 \x01(\tR\x05keyId\x12\x19\n" +
+	"\bkey_name\x18\x12 \x01(\tR\akeyName\"\x86\x03\n" +
 	"\x06Launch\x12\x1b\n" +
 	"\tlaunch_id\x18\x01 \x01(\tR\blaunchId\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x18\n" +
