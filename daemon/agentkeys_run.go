@@ -100,7 +100,7 @@ func (b broker) openKeyed(ctx context.Context, req *brokerv1.OpenRunRequest) (*b
 		cause, refusal.Cause = refusal.Cause, ""
 		return nil, d.refuseRun(ctx, p, open, refusal, cause)
 	}
-	open.RunID, open.Decision, open.ReasonCode = r.id, decisionAllow, string(wire.Allowed)
+	open.RunID, open.Decision, open.ReasonCode, open.Count = r.id, decisionAllow, string(wire.Allowed), uint64(len(d.callableServers(r)))
 	err = d.conclude(ctx, p, a, open)
 	if err == nil && d.over(r) { // locked, revoked, disabled, removed or ended in between
 		err = wire.Deny(wire.RunEnded)
@@ -111,6 +111,7 @@ func (b broker) openKeyed(ctx context.Context, req *brokerv1.OpenRunRequest) (*b
 	}
 	return &brokerv1.OpenRunResponse{
 		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Api: req.GetApi(), DaemonVersion: d.version, MaxContent: uint64(d.maxContent), KeyId: r.key,
+		Offered: d.offeredTo(r),
 	}, nil
 }
 

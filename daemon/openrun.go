@@ -75,7 +75,7 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 		return nil, d.refuseRun(ctx, p, e, refusal, cause)
 	}
 	e.RunID = r.id
-	e.Decision, e.ReasonCode, e.Cause = decisionAllow, string(wire.Allowed), who.mismatch(claim)
+	e.Decision, e.ReasonCode, e.Cause, e.Count = decisionAllow, string(wire.Allowed), who.mismatch(claim), uint64(len(d.callableServers(r)))
 	err := d.record(ctx, e)
 	if err == nil && d.over(r) { // locked, disabled, removed or ended in between
 		err = wire.Deny(wire.RunEnded)
@@ -86,7 +86,7 @@ func (b broker) OpenRun(ctx context.Context, req *brokerv1.OpenRunRequest) (*bro
 	}
 	return &brokerv1.OpenRunResponse{
 		RunId: r.id, Subject: r.subject, Tier: r.tier.String(), Api: req.GetApi(), DaemonVersion: d.version, MaxContent: uint64(d.maxContent),
-		Profile: r.profile.Name,
+		Profile: r.profile.Name, Offered: d.offeredTo(r),
 	}, nil
 }
 

@@ -53,6 +53,10 @@ func TestServersOfARun(t *testing.T) {
 	trust(t, d, "hub")
 	hears("what was trusted", changed)
 	servers("trusted", "hub", "")
+	opened, err := run.OpenRun(ctx, daemontest.Claim("worker")) // it is told without asking
+	must(t, err)
+	equal(t, "at the start of another run", strings.Join(opened.GetOffered().GetServers(), " "), "hub")
+	equal(t, "in its entry, the number of servers", last(d, "run.open").Count, 1)
 	applyRules(t, d, "version: 1\npolicies: [{subject: worker, server: hub, rules: {security: {allowed_tools: [nothing-of-it]}}}]\n")
 	hears("the policy", changed)
 	servers("under a policy that leaves out every tool", "", "ALLOWED_TOOLS_POLICY")

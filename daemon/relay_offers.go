@@ -26,7 +26,12 @@ func (b broker) ListServers(ctx context.Context, req *brokerv1.ListServersReques
 	if d.over(r) {
 		return nil, wire.Deny(wire.RunEnded)
 	}
-	return &brokerv1.ListServersResponse{Servers: d.callableServers(r), Knowledge: d.knowledgeTools(r)}, nil
+	return d.offeredTo(r), nil
+}
+
+// offeredTo is what a run may call now beside what every run may.
+func (d *Daemon) offeredTo(r *run) *brokerv1.ListServersResponse {
+	return &brokerv1.ListServersResponse{Servers: d.callableServers(r), Knowledge: d.knowledgeTools(r)}
 }
 
 // callableServers are the hosted servers of which the run may call a tool now, sorted.

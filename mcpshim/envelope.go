@@ -117,7 +117,6 @@ func parseArguments(raw json.RawMessage) ([]strict.Member, bool) {
 // authorise returns the scope of a call: there is one only while the daemon
 // holds a run open for this connection's subject.
 func (s *shim) authorise(ctx context.Context) (scope, error) {
-	s.want()
 	run, err := s.keeper.Run(ctx)
 	if err != nil {
 		return scope{}, err

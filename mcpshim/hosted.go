@@ -32,7 +32,8 @@ type hosted struct {
 	kick chan struct{} // capacity 1: look whether something is different
 
 	mu      sync.Mutex
-	stale   bool                     // the daemon has to be asked which servers there are
+	looked  bool                     // it was looked which servers there are
+	stale   bool                     // the daemon has to be asked again
 	relays  map[string]*worker.Relay // by server; those of the latest look
 	latest  [][]byte                 // objects in the latest list
 	memory  []string                 // tools of the memory that can be used, as of the latest look
@@ -147,6 +148,32 @@ func (h *hosted) refresh(ctx context.Context) error {
 		h.mu.Unlock()
 		return err
 	}
+	return h.open(ctx, servers, memory)
+}
+
+// refreshFirst is refresh for a greeting. The first time it is content with what the
+// daemon said when it opened the run: an agent without hosted servers waits for nothing
+// else. Which tools there are is asked for with each list.
+func (h *hosted) refreshFirst(ctx context.Context) error {
+	h.mu.Lock()
+	ask := h.looked || h.stale
+	h.mu.Unlock()
+	if ask {
+		return h.refresh(ctx)
+	}
+	run, err := h.s.keeper.Fresh(ctx)
+	if err != nil {
+		return err
+	}
+	servers, memory, known := run.OfferedAtStart()
+	if !known {
+		return h.refresh(ctx)
+	}
+	return h.open(ctx, servers, memory)
+}
+
+// open opens a relay for each of the servers, which are those that there are.
+func (h *hosted) open(ctx context.Context, servers, memory []string) error {
 	opened := make([]*worker.Relay, len(servers))
 	var opening sync.WaitGroup
 	for i, server := range servers {
@@ -161,7 +188,7 @@ func (h *hosted) refresh(ctx context.Context) error {
 	opening.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.memory = memory
+	h.looked, h.memory = true, memory
 	h.relays = map[string]*worker.Relay{}
 	for i, server := range servers {
 		if opened[i] != nil {

@@ -202,7 +202,6 @@ func (t *turn) wait(ctx context.Context) error {
 
 // make makes a call.
 func (h *hosted) make(ctx context.Context, c *hostedCall, turn *turn, tell func(line []byte)) (answer func(*bufio.Writer), release func()) {
-	h.s.want()
 	progress := newProgress(c, tell)
 	got, err := h.call(ctx, c, turn)
 	progress.end()

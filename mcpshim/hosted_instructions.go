@@ -44,7 +44,7 @@ func (h *hosted) instruct(ctx context.Context, result mcp.Result) mcp.Result {
 // instructions are those of all hosted servers, by name. It is empty when there are
 // none, or nobody says so in time.
 func (h *hosted) instructions(ctx context.Context) string {
-	if h.refresh(ctx) != nil {
+	if h.refreshFirst(ctx) != nil {
 		h.look(true)
 		return ""
 	}

@@ -2,6 +2,7 @@ package mcpshim
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,5 +65,77 @@ func TestInstructionsAreBounded(t *testing.T) {
 	nobody := workertest.New(t)
 	if got := instructionsIn(t, start(t, nobody, "worker").ask(initialize)); got != instructions {
 		t.Errorf("without a daemon: %s", got)
+	}
+}
+
+// A greeting asks for nothing that the daemon has said when it opened the run, and the
+// list that follows asks once. A daemon that said nothing is asked.
+func TestGreetingAsksForNothing(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		servers  []string
+		older    bool
+		greeting int // times that it is asked which servers there are
+	}{
+		{"no servers", nil, false, 0},
+		{"servers", []string{"hub", "list"}, false, 0},
+		{"no servers, of an older daemon", nil, true, 1},
+		{"servers, of an older daemon", []string{"hub", "list"}, true, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := hostedBroker(t, tc.servers...)
+			b.Instruct(map[string]string{"hub": "Search first.", "list": "Sort."})
+			if tc.older {
+				b.SaysNothingAtStart()
+			}
+			asked := func() (times int) {
+				for _, request := range b.Asked() {
+					if request == "worker servers " {
+						times++
+					}
+				}
+				return times
+			}
+			c := start(t, b, "worker")
+			greeting := instructionsIn(t, c.ask(initialize))
+			for _, server := range []string{"hub", "list"} {
+				if strings.Contains(greeting, "named "+server+"_…") != slices.Contains(tc.servers, server) {
+					t.Errorf("the servers are %v, and it says %s", tc.servers, greeting)
+				}
+			}
+			if got := asked(); got != tc.greeting {
+				t.Errorf("for the greeting it is asked %d times, want %d", got, tc.greeting)
+			}
+			c.ask(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+			if got := asked(); got != tc.greeting+1 {
+				t.Errorf("with the first list it was asked %d times, want %d", got, tc.greeting+1)
+			}
+		})
+	}
+}
+
+// What is different since the run was opened is asked for by a later greeting.
+func TestGreetingOfALaterMoment(t *testing.T) {
+	b := hostedBroker(t)
+	b.Instruct(map[string]string{"hub": "Search first."})
+	c := start(t, b, "worker")
+	if got := instructionsIn(t, c.ask(discover)); got != instructions {
+		t.Fatalf("without servers: %s", got)
+	}
+	b.SetServers("hub")
+	if got := instructionsIn(t, c.ask(strings.Replace(discover, `"d"`, `"e"`, 1))); !strings.Contains(got, "Search first.") {
+		t.Errorf("with one: %s", got)
+	}
+}
+
+// A greeting does not wait until changes are told.
+func TestGreetingBeforeChangesAreTold(t *testing.T) {
+	b := hostedBroker(t, "hub")
+	b.Instruct(map[string]string{"hub": "Search first."})
+	release := b.HoldWatches()
+	defer release()
+	c := start(t, b, "worker")
+	if got := instructionsIn(t, c.ask(initialize)); !strings.Contains(got, "Search first.") {
+		t.Errorf("it says %s", got)
 	}
 }

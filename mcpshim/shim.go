@@ -37,6 +37,10 @@ const (
 	keeperRest    = 750 * time.Millisecond
 )
 
+// askPatience is how long the start waits until the daemon was asked for a run, so that
+// it does the rest while the daemon works. Where nobody listens it does not wait.
+const askPatience = 20 * time.Millisecond
+
 // A document of at least largeContent bytes leaves a heap behind that nobody
 // needs while the agent thinks; trimAfter of quiet it is given back.
 const (
@@ -106,9 +110,6 @@ type shim struct {
 
 	greeted atomic.Bool // the client can be told of changes
 
-	wanted chan struct{} // closed by want
-	want   func()        // says that a run is needed
-
 	mu         sync.Mutex
 	told       map[wire.Reason]bool
 	subscribed map[string]int // by URI
@@ -125,7 +126,7 @@ func newShim(config Config) (*shim, error) {
 	s := &shim{
 		claimed: config.Worker.Subject, version: config.Worker.Version, shared: config.Shared, tickets: newTickets(),
 		contents: make(chan struct{}, maxContents), trouble: config.Trouble, repeated: config.Repeated, out: config.Out,
-		told: map[wire.Reason]bool{}, subscribed: map[string]int{}, wanted: make(chan struct{}),
+		told: map[wire.Reason]bool{}, subscribed: map[string]int{},
 	}
 	if s.trouble == nil {
 		s.trouble = func(wire.Reason, string) {}
@@ -134,7 +135,6 @@ func newShim(config Config) (*shim, error) {
 		s.repeated = func([]byte, string) ([]string, bool) { return nil, false }
 	}
 	s.hosted = newHosted(s)
-	s.want = sync.OnceFunc(func() { close(s.wanted) })
 	s.hurry, s.rush = context.WithCancel(context.Background())
 	var err error
 	if s.keeper, err = worker.NewKeeper(config.Worker, s.hear); err != nil {
@@ -150,12 +150,17 @@ func newShim(config Config) (*shim, error) {
 		UnsubscribeHandler: s.unsubscribe,
 	})
 	s.own = s.tools()
+	return s, nil
+}
+
+// register tells the SDK what there is.
+func (s *shim) register() {
 	for _, t := range s.own {
+		runtime.Gosched() // whoever has something for the daemon goes first
 		s.server.AddTool(t.describe(s.claimed), s.envelope(t))
 	}
 	s.touch()
 	s.server.AddReceivingMiddleware(s.guard)
-	return s, nil
 }
 
 // bound is the subject that this session is bound to: the daemon's word, which
@@ -168,16 +173,11 @@ func (s *shim) bound() string {
 	return s.claimed
 }
 
-// serve runs the session and, beside it, the keeper of the run.
+// serve runs the session and, beside it, the keeper of the run. That comes first: what
+// the client hears first has to wait for the daemon.
 func (s *shim) serve(ctx context.Context, transport *stdio) error {
 	s.trimmer = time.AfterFunc(trimAfter, s.trim) // the start leaves something behind too
 	defer s.trimmer.Stop()
-	transport.divert = s.hosted.divert
-	transport.spoke = s.want // whatever it was: what the daemon has is of use from then on
-	session, err := s.server.Connect(context.WithoutCancel(ctx), transport, nil)
-	if err != nil {
-		return err
-	}
 	keeping, stopKeeping := context.WithCancel(context.WithoutCancel(ctx))
 	kept := make(chan struct{})
 	looking, enough := make(chan struct{}), make(chan struct{})
@@ -188,12 +188,20 @@ func (s *shim) serve(ctx context.Context, transport *stdio) error {
 	go func() {
 		defer close(kept)
 		defer func() { <-looking }()
-		select {
-		case <-s.wanted:
-		case <-keeping.Done():
-		}
 		s.keeper.Keep(keeping)
 	}()
+	select {
+	case <-s.keeper.Asking():
+	case <-time.After(askPatience):
+	}
+	s.register()
+	transport.divert = s.hosted.divert
+	session, err := s.server.Connect(context.WithoutCancel(ctx), transport, nil)
+	if err != nil {
+		stopKeeping()
+		<-kept
+		return err
+	}
 	go s.abandon(transport, s.out, keeping.Done())
 	ended := make(chan error, 1)
 	go func() { ended <- session.Wait() }()

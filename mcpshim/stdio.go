@@ -51,7 +51,6 @@ const methodInitialized = "notifications/initialized"
 type stdio struct {
 	lines   *strict.LineReader
 	tickets *tickets
-	spoke   func() // called after each answer to a call; nil: nobody cares
 	// divert takes a call that is not for the SDK, and returns what makes it. Nil, or
 	// a divert that returns nil: the SDK gets it.
 	divert func(*strict.Message) handler
@@ -225,9 +224,6 @@ func (s *stdio) run(c *call, handle handler) {
 		}
 		if cancelled {
 			return
-		}
-		if s.spoke != nil {
-			defer s.spoke()
 		}
 		_ = s.writeLine(func(out *bufio.Writer) error {
 			out.WriteString(`{"jsonrpc":"2.0","id":`)
@@ -410,9 +406,6 @@ func (s *stdio) respond(r *jsonrpc.Response) error {
 		return nil // an answer to nobody
 	}
 	defer s.answered(c)
-	if s.spoke != nil {
-		defer s.spoke()
-	}
 	return s.writeLine(func(out *bufio.Writer) error {
 		out.WriteString(`{"jsonrpc":"2.0","id":`) // the first error of a bufio.Writer is kept
 		out.Write(c.theirs)

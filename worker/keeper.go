@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2" //nolint:depguard // spreads retries, keeps no secret
+	"runtime"
 	"sync"
 	"time"
 
@@ -27,13 +28,17 @@ type Keeper struct {
 	config Config
 	notify func(Event)
 	kick   chan struct{} // capacity 1: somebody waits for a run
+	asking chan struct{} // see Asking
+	asks   func()        // closes it
 
 	mu      sync.Mutex
-	run     *Run
+	fresh   *Run // opened, and maybe not watched yet
+	run     *Run // fresh, once it is watched
 	err     error
 	begun   int           // attempts, also the one that is being made
+	opened  int           // the number of the attempt that fresh is of
 	ended   int           // the number of the attempt that run and err are of
-	settled chan struct{} // closed when the next attempt has ended
+	settled chan struct{} // closed when the next attempt has got further
 	stopped bool
 	relays  map[relayKey]*relaySlot
 }
@@ -57,18 +62,37 @@ func NewKeeper(config Config, notify func(Event)) (*Keeper, error) {
 	if notify == nil {
 		notify = func(Event) {}
 	}
-	return &Keeper{config: config, notify: notify, kick: make(chan struct{}, 1), settled: make(chan struct{})}, nil
+	asking := make(chan struct{})
+	return &Keeper{
+		config: config, notify: notify, kick: make(chan struct{}, 1), settled: make(chan struct{}),
+		asking: asking, asks: sync.OnceFunc(func() { close(asking) }),
+	}, nil
 }
+
+// Asking is closed when the first attempt waits for the daemon, or has failed: the
+// time until it answers is good for other things.
+func (k *Keeper) Asking() <-chan struct{} { return k.asking }
 
 // Run returns the open run. When there is none it makes an attempt at once and
 // waits for it; the error is then the attempt's, a *wire.Error. What an attempt
 // found that was begun before does not count: the daemon may have come since.
 func (k *Keeper) Run(ctx context.Context) (*Run, error) {
+	return k.wait(ctx, func() (*Run, int) { return k.run, k.ended })
+}
+
+// Fresh is Run for what need not be told of changes: it does not wait until the run
+// is watched.
+func (k *Keeper) Fresh(ctx context.Context) (*Run, error) {
+	return k.wait(ctx, func() (*Run, int) { return k.fresh, k.opened })
+}
+
+// wait waits for what an attempt brings; have tells that, and of which attempt it is.
+func (k *Keeper) wait(ctx context.Context, have func() (run *Run, attempt int)) (*Run, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for before := k.begun; ; {
-		if k.run != nil && (k.ended > before || !k.run.isOver()) {
-			return k.run, nil
+		if run, attempt := have(); run != nil && (attempt > before || !run.isOver()) {
+			return run, nil
 		}
 		if k.stopped {
 			return nil, wire.Deny(wire.BrokerUnavailable)
@@ -113,7 +137,8 @@ func (k *Keeper) Keep(ctx context.Context) {
 		k.mu.Lock()
 		k.begun++
 		k.mu.Unlock()
-		run, err := k.config.open(ctx)
+		run, err := k.config.open(ctx, k.asks)
+		k.asks()
 		if err == nil {
 			failures = 0
 			k.follow(ctx, run, again)
@@ -135,9 +160,8 @@ func (k *Keeper) Keep(ctx context.Context) {
 func (k *Keeper) settle(run *Run, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.run, k.err, k.ended = run, err, k.begun
-	close(k.settled)
-	k.settled = make(chan struct{})
+	k.fresh, k.run, k.err, k.opened, k.ended = run, run, err, k.begun, k.begun
+	k.wake()
 	if run != nil {
 		select {
 		case <-k.kick: // whoever asked has it now
@@ -146,22 +170,40 @@ func (k *Keeper) settle(run *Run, err error) {
 	}
 }
 
+// hand gives a run to those who need no more than that.
+func (k *Keeper) hand(run *Run) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fresh, k.opened = run, k.begun
+	k.wake()
+}
+
+// wake has everybody who waits look again. The caller holds mu.
+func (k *Keeper) wake() {
+	close(k.settled)
+	k.settled = make(chan struct{})
+}
+
 // forget takes back a run that has ended. Who was about to be handed it gets an
 // error instead: there is never neither.
 func (k *Keeper) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.run, k.err = nil, wire.Deny(wire.BrokerUnavailable)
+	k.fresh, k.run, k.err = nil, nil, wire.Deny(wire.BrokerUnavailable)
 }
 
 // follow watches run until it or ctx ends. The run is handed out once it is
 // watched, so that whoever lists something under it is told when that changes;
 // a daemon that has no stream for us, or not yet, does not keep the run back.
 func (k *Keeper) follow(ctx context.Context, run *Run, again bool) {
+	k.hand(run)
+	runtime.Gosched() // who waits for it goes first
 	publish := sync.OnceFunc(func() { k.settle(run, nil) })
-	defer time.AfterFunc(unwatchedFor, publish).Stop()
+	unwatched := time.AfterFunc(unwatchedFor, publish)
+	defer unwatched.Stop()
 	for failures := 1; ; failures++ {
 		_ = run.Watch(ctx, func(change Change) { // however it ended, the run may be good without
+			again = !unwatched.Stop() || again // it was handed out before, or has had a stream
 			publish()
 			k.notify(Event{Change: change, Again: again && change.Kind == Watching})
 			failures = 1

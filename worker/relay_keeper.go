@@ -20,7 +20,8 @@ type relaySlot struct {
 }
 
 // Relay returns the open relay for a server and mode. When there is none, or it
-// has ended, another is opened under the open run; see Run for how that is had.
+// has ended, another is opened under the open run; see Fresh for how that is had:
+// a relay is told by itself what changes.
 // The callbacks of config are those of the relay that it opens: they stay until
 // that ends, whoever asks next.
 func (k *Keeper) Relay(ctx context.Context, config RelayConfig) (*Relay, error) {
@@ -38,7 +39,7 @@ func (k *Keeper) Relay(ctx context.Context, config RelayConfig) (*Relay, error) 
 			return slot.relay, nil
 		}
 	}
-	run, err := k.Run(ctx)
+	run, err := k.Fresh(ctx)
 	if err != nil {
 		return nil, err
 	}

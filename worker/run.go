@@ -39,10 +39,11 @@ type Run struct {
 	// MaxContent is the largest content that Acquire returns, in bytes.
 	MaxContent uint64
 
-	conn   *grpc.ClientConn
-	broker brokerv1.BrokerServiceClient
-	over   chan struct{}
-	end    func()
+	conn    *grpc.ClientConn
+	broker  brokerv1.BrokerServiceClient
+	offered *brokerv1.ListServersResponse // as of its start; nil: the daemon did not say
+	over    chan struct{}
+	end     func()
 	// life ends with the run.
 	life context.Context //nolint:containedctx // of a goroutine that follows the run
 	// release gives its place on a shared connection back; nil: it has its own.
@@ -92,6 +93,11 @@ type Report struct {
 // when there is no daemon to talk to, the daemon's own reason when it refuses,
 // PLATFORM_UNSUPPORTED when the two speak different API numbers.
 func Open(ctx context.Context, config Config) (*Run, error) {
+	return openRun(ctx, config, func() {})
+}
+
+// openRun is Open. It calls asks when it has only to ask.
+func openRun(ctx context.Context, config Config, asks func()) (*Run, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
@@ -101,6 +107,12 @@ func Open(ctx context.Context, config Config) (*Run, error) {
 	if err != nil {
 		return nil, wire.FromError(err)
 	}
+	for state := conn.GetState(); state == connectivity.Idle || state == connectivity.Connecting; state = conn.GetState() {
+		if !conn.WaitForStateChange(ctx, state) {
+			break // the call says why
+		}
+	}
+	asks()
 	broker := brokerv1.NewBrokerServiceClient(conn)
 	request := &brokerv1.OpenRunRequest{
 		Api:         wire.API,
@@ -134,7 +146,7 @@ func newRun(opened *brokerv1.OpenRunResponse, conn *grpc.ClientConn, broker brok
 	run := &Run{
 		ID: opened.GetRunId(), Subject: opened.GetSubject(), Tier: opened.GetTier(), DaemonVersion: opened.GetDaemonVersion(),
 		Profile: opened.GetProfile(), KeyID: opened.GetKeyId(), API: opened.GetApi(), MaxContent: opened.GetMaxContent(),
-		conn: conn, broker: broker, over: over, end: sync.OnceFunc(func() { close(over); done() }), life: life,
+		conn: conn, broker: broker, offered: opened.GetOffered(), over: over, end: sync.OnceFunc(func() { close(over); done() }), life: life,
 	}
 	return run
 }
@@ -215,6 +227,12 @@ func (r *Run) Servers(ctx context.Context) (servers, knowledge []string, err err
 		return nil, nil, r.fail(err)
 	}
 	return listed.GetServers(), listed.GetKnowledge(), nil
+}
+
+// OfferedAtStart is what Servers would have answered when the run was opened. known is
+// false when the daemon did not say: it has to be asked.
+func (r *Run) OfferedAtStart() (servers, knowledge []string, known bool) {
+	return r.offered.GetServers(), r.offered.GetKnowledge(), r.offered != nil || r.API < relayAPI
 }
 
 // Acquire asks for the content of one resource.

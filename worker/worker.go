@@ -55,12 +55,14 @@ func (c Config) dial(ctx context.Context) (*grpc.ClientConn, error) {
 	return client.Broker(ctx, c.Places)
 }
 
-// open opens the next run of a keeper.
-func (c Config) open(ctx context.Context) (*Run, error) {
+// open opens the next run of a keeper. asks is called when nothing but the daemon's
+// answer is missing.
+func (c Config) open(ctx context.Context, asks func()) (*Run, error) {
 	if c.Open != nil {
+		asks()
 		return c.Open(ctx)
 	}
-	return Open(ctx, c)
+	return openRun(ctx, c, asks)
 }
 
 // maxVersion is the longest version that the daemon takes, in bytes.

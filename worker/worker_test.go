@@ -299,3 +299,34 @@ func reason(err error) wire.Reason {
 	}
 	return ""
 }
+
+// A run that was handed out before it was watched may have changed in between: whoever
+// follows it is told so.
+func TestKeeperTellsWhatItCouldNotSee(t *testing.T) {
+	b := workertest.Start(t)
+	b.Allow("worker")
+	release := b.HoldWatches()
+	defer release()
+	events := make(chan worker.Event, 10)
+	k, err := worker.NewKeeper(config(b, "worker"), func(e worker.Event) { events <- e })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		k.Keep(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-kept
+	}()
+	if _, err := k.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if event := <-events; event.Kind != worker.Watching || !event.Again {
+		t.Errorf("told %+v", event)
+	}
+}

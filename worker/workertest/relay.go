@@ -32,6 +32,7 @@ type relaying struct {
 	heard        []string
 	listed       []*brokerv1.RelayListed
 	servers      []string
+	silent       bool // OpenRun does not say which servers there are
 }
 
 // relayStream is one open relay.
@@ -129,6 +130,14 @@ func (b *Broker) SetServers(names ...string) {
 	for _, r := range b.runs {
 		r.changes <- &brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_ServersChanged{ServersChanged: &brokerv1.ServersChanged{}}}
 	}
+}
+
+// SaysNothingAtStart makes OpenRun leave out which servers there are, as older daemons
+// do.
+func (b *Broker) SaysNothingAtStart() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.relaying.silent = true
 }
 
 func (b *Broker) note(format string, values ...any) {

@@ -43,6 +43,7 @@ type Broker struct {
 	onAcquire func(ctx context.Context, subject, name string) error
 	asked     []string
 	relaying  relaying
+	unwatched chan struct{} // streams of changes begin when it is closed; nil: at once
 }
 
 // Document is the content of one resource.
@@ -216,6 +217,15 @@ func (b *Broker) SpeakAPI(api uint32) {
 	b.api = api
 }
 
+// HoldWatches keeps back the streams of changes until release is called.
+func (b *Broker) HoldWatches() (release func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	held := make(chan struct{})
+	b.unwatched = held
+	return sync.OnceFunc(func() { close(held) })
+}
+
 // OnAcquire is called before each release; its error is the answer.
 func (b *Broker) OnAcquire(fn func(ctx context.Context, subject, name string) error) {
 	b.mu.Lock()
@@ -268,9 +278,13 @@ func (s service) OpenRun(_ context.Context, req *brokerv1.OpenRunRequest) (*brok
 	b.opened++
 	id := "run" + strconv.Itoa(b.opened)
 	b.runs[id] = &run{subject: subject, profile: profile, changes: make(chan *brokerv1.WatchResponse, 1000), over: make(chan struct{})}
-	return &brokerv1.OpenRunResponse{
+	opened := &brokerv1.OpenRunResponse{
 		RunId: id, Subject: subject, Profile: profile, Tier: "cooperative", Api: b.api, DaemonVersion: "test", MaxContent: wire.DefaultMaxContent,
-	}, nil
+	}
+	if !b.relaying.silent {
+		opened.Offered = &brokerv1.ListServersResponse{Servers: b.relaying.servers}
+	}
+	return opened, nil
 }
 
 func (s service) CloseRun(_ context.Context, req *brokerv1.CloseRunRequest) (*brokerv1.CloseRunResponse, error) {
@@ -375,9 +389,17 @@ func (s service) Report(_ context.Context, req *brokerv1.ReportRequest) (*broker
 func (s service) Watch(req *brokerv1.WatchRequest, stream grpc.ServerStreamingServer[brokerv1.WatchResponse]) error {
 	s.b.mu.Lock()
 	r, ok := s.b.runs[req.GetRunId()]
+	unwatched := s.b.unwatched
 	s.b.mu.Unlock()
 	if !ok {
 		return wire.Deny(wire.RunEnded)
+	}
+	if unwatched != nil {
+		select {
+		case <-unwatched:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
 	}
 	if err := stream.Send(&brokerv1.WatchResponse{Event: &brokerv1.WatchResponse_Ready{Ready: &brokerv1.Ready{}}}); err != nil {
 		return err
