@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"subjectbroker/mcpshim"
 	"subjectbroker/proto/place"
@@ -28,8 +29,11 @@ import (
 // small: a little heap (a document in flight is allocated and gone) and one
 // processor, so that a call passes from one goroutine to the next without
 // waking threads.
+// The heap is small from when the agent has its first answer: what the start leaves
+// behind would be collected while it waits for that.
 const (
 	gcPercent  = 50
+	settled    = time.Second
 	processors = 1
 )
 
@@ -84,7 +88,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // serve speaks MCP until the input ends or a signal comes; both are a good end.
 func serve(ctx context.Context, config worker.Config, name string, stdin io.Reader, stdout, stderr io.Writer) int {
-	debug.SetGCPercent(gcPercent)
+	defer time.AfterFunc(settled, func() { debug.SetGCPercent(gcPercent) }).Stop()
 	runtime.GOMAXPROCS(processors)
 	stdin, restore := waiting(stdin)
 	defer restore()
