@@ -17,7 +17,7 @@ import (
 // can leave its tree, or have a shell on a terminal do what it wants.
 type guard struct {
 	off  bool
-	walk func(pid int32) ([]peer.Process, error)
+	walk func(pid int32, enough func(peer.Process) bool) ([]peer.Process, error)
 
 	mu     sync.Mutex
 	agents map[*peer.Peer]peer.ProcessKey // by the shims that are connected; the zero key: a person started it
@@ -37,7 +37,9 @@ func (g *guard) joins(p *peer.Peer) bool {
 	if !g.on() || p.Class != peer.Plain || g.knows(p) {
 		return true
 	}
-	line, err := g.walk(p.PID)
+	line, err := g.walk(p.PID, func(above peer.Process) bool {
+		return above.PID != p.PID && (trusted(above) || !starter(above))
+	})
 	agent, found := agentOf(line)
 	if err != nil && !found && !slices.ContainsFunc(line, trusted) {
 		return false
@@ -72,7 +74,7 @@ func (g *guard) passes(p *peer.Peer) bool {
 	if len(agents) == 0 {
 		return true
 	}
-	line, err := g.walk(p.PID)
+	line, err := g.walk(p.PID, trusted)
 	return !under(line, agents) && (err == nil || slices.ContainsFunc(line, trusted))
 }
 
@@ -89,11 +91,11 @@ func (g *guard) started() []peer.ProcessKey {
 	return agents
 }
 
-// walk is peer.Ancestry, again when a parent ended meanwhile. What it could see
+// walk is peer.AncestryTo, again when a parent ended meanwhile. What it could see
 // comes with its error.
-func walk(pid int32) (line []peer.Process, err error) {
+func walk(pid int32, enough func(peer.Process) bool) (line []peer.Process, err error) {
 	for range 5 {
-		if line, err = peer.Ancestry(pid); err == nil || errors.Is(err, peer.ErrPlatform) {
+		if line, err = peer.AncestryTo(pid, enough); err == nil || errors.Is(err, peer.ErrPlatform) {
 			break
 		}
 	}

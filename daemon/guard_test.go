@@ -112,7 +112,7 @@ func TestGuardWithoutAnswers(t *testing.T) {
 	} {
 		g := newGuard(false)
 		walks := 0
-		g.walk = func(pid int32) ([]peer.Process, error) {
+		g.walk = func(pid int32, _ func(peer.Process) bool) ([]peer.Process, error) {
 			walks++
 			if pid == shim.PID {
 				return tc.shim, tc.err

@@ -59,7 +59,15 @@ func Kin(pid int32) (parent, session int32, err error) { return kin(pid) }
 // meanwhile makes it fail with ErrChanged. It fails with ErrPlatform where
 // processes cannot be looked up. Where one cannot be looked at, as behind a /proc
 // that hides those of other uids, those below it come with the error.
-func Ancestry(pid int32) ([]Process, error) { return ancestry(pid) }
+func Ancestry(pid int32) ([]Process, error) {
+	return ancestry(pid, func(Process) bool { return false })
+}
+
+// AncestryTo is Ancestry as far as the first process of which enough says that nothing
+// above it matters. It is told each in turn.
+func AncestryTo(pid int32, enough func(Process) bool) ([]Process, error) {
+	return ancestry(pid, enough)
+}
 
 // Namespaces are those of one process.
 type Namespaces struct {

@@ -129,7 +129,7 @@ func kin(pid int32) (parent, session int32, err error) {
 	return s.parent, s.session, err
 }
 
-func ancestry(pid int32) ([]Process, error) {
+func ancestry(pid int32, enough func(Process) bool) ([]Process, error) {
 	var line []Process
 	var held Held
 	defer func() { held.Close() }()
@@ -150,7 +150,7 @@ func ancestry(pid int32) ([]Process, error) {
 		held.Close()
 		held = next
 		line = append(line, held.Process)
-		if pid = held.Parent; pid == 0 {
+		if pid = held.Parent; pid == 0 || enough(held.Process) {
 			if !held.Alive() {
 				return nil, ErrChanged
 			}

@@ -71,6 +71,14 @@ func TestAncestry(t *testing.T) {
 	if inner.Same() {
 		t.Error("another one of its pid passes for it")
 	}
+	asked := 0
+	short, err := peer.AncestryTo(int32(pid), func(p peer.Process) bool {
+		asked++
+		return int(p.PID) == outer.Process.Pid
+	})
+	if err != nil || len(short) != 2 || asked != 2 || short[0] != line[0] || short[1] != line[1] {
+		t.Errorf("as far as the outer shell it is %+v after %d questions, %v", short, asked, err)
+	}
 	if _, err := peer.Ancestry(0); err == nil {
 		t.Error("there are ancestors of nobody")
 	}

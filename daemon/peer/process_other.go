@@ -8,7 +8,7 @@ func lookup(int32) (Process, error) { return Process{}, ErrPlatform }
 
 func kin(int32) (parent, session int32, err error) { return 0, 0, ErrPlatform }
 
-func ancestry(int32) ([]Process, error) { return nil, ErrPlatform }
+func ancestry(int32, func(Process) bool) ([]Process, error) { return nil, ErrPlatform }
 
 // Held is a process that no later one passes for. There is none here.
 type Held struct{ Process }
