@@ -127,18 +127,28 @@ func measureStart(ctx context.Context, s *settings) ([]figure, error) {
 		return nil, err
 	}
 	defer b.stop()
-	minimal := filepath.Join(s.dir, "minimal")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", minimal, "./cmd/internal/bench/minimal")
+	built := filepath.Join(s.dir, "built")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", built, "./cmd/internal/bench/minimal")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("building the minimal server: %w: %s", err, out)
 	}
-	var ours, least samples
+	// As they are once they are installed: what a linker has just written lies about in
+	// the page cache in small pieces, and a large program starts the slower for it.
+	least, err := s.installed(built, "minimal")
+	if err != nil {
+		return nil, err
+	}
+	shimProgram, err := s.installed(filepath.Join(s.bin, "sb-mcp"), "sb-mcp")
+	if err != nil {
+		return nil, err
+	}
+	var ours, theirs samples
 	for range s.pick(40, 8) {
-		if err := cold(ctx, &least, minimal); err != nil {
+		if err := cold(ctx, &theirs, least); err != nil {
 			return nil, err
 		}
-		if err := cold(ctx, &ours, filepath.Join(s.bin, "sb-mcp"), "--subject", subject, "--home", b.home); err != nil {
+		if err := cold(ctx, &ours, shimProgram, "--subject", subject, "--home", b.home); err != nil {
 			return nil, err
 		}
 	}
@@ -164,8 +174,8 @@ func measureStart(ctx context.Context, s *settings) ([]figure, error) {
 	return []figure{{
 		name:  "sb-mcp: start to initialize answer, p50",
 		got:   ms(ours.p50()),
-		limit: "a minimal server on the same SDK " + ms(least.p50()),
-		ratio: float64(ours.p50()) / float64(least.p50()), bound: 2,
+		limit: "a minimal server on the same SDK " + ms(theirs.p50()),
+		ratio: float64(ours.p50()) / float64(theirs.p50()), bound: 2,
 	}, {
 		name:  "sb-mcp: memory after 20 reads",
 		got:   fmt.Sprintf("%.1f MiB", shimSize),
@@ -175,6 +185,20 @@ func measureStart(ctx context.Context, s *settings) ([]figure, error) {
 		got:   fmt.Sprintf("%.1f MiB", daemonSize),
 		limit: "40 MiB", ratio: daemonSize / 40, bound: 1,
 	}}, nil
+}
+
+// installed is a copy of a program.
+func (s *settings) installed(program, name string) (string, error) {
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp(s.dir, "installed-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, name)
+	return path, os.WriteFile(path, content, 0o700) //nolint:gosec // it is run
 }
 
 // cold starts a server and waits until it has answered initialize.
