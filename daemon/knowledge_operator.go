@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -197,6 +198,7 @@ type importing struct {
 	lines  uint64
 	added  uint64
 	kept   uint64
+	forgot uint64   // lines whose entry was forgotten here
 	would  imported // by all pieces of a dry run
 }
 
@@ -252,7 +254,7 @@ func (o operator) ImportKnowledge(stream grpc.BidiStreamingServer[operatorv1.Imp
 		if err := im.piece(stream.Context(), req.GetLines()); err != nil {
 			return err
 		}
-		if err := stream.Send(&operatorv1.ImportKnowledgeResponse{Lines: im.lines, Added: im.added, Existed: im.kept}); err != nil {
+		if err := stream.Send(&operatorv1.ImportKnowledgeResponse{Lines: im.lines, Added: im.added, Existed: im.kept, Forgotten: im.forgot}); err != nil {
 			return err
 		}
 	}
@@ -282,10 +284,10 @@ func (im *importing) piece(ctx context.Context, lines []byte) error {
 		one.at = im.lines
 		parsed = append(parsed, one)
 	}
-	before := im.added
+	added, kept, forgot := im.added, im.kept, im.forgot
 	err := d.mutate(ctx, func(st *state) (change, error) { return im.plan(ctx, st, parsed) })
 	if err != nil {
-		im.added = before
+		im.added, im.kept, im.forgot = added, kept, forgot
 	}
 	return err
 }
@@ -374,13 +376,18 @@ func (im *importing) check(one *knowledgeLine) error {
 	return nil
 }
 
-// become is the id of an entry whose own is another entry's here: the same each time, so
-// that an import that is begun anew finds it.
+// become is the id of an entry that has none in the file, or whose own is another
+// entry's here: the same each time, so that an import that is begun anew finds it, also
+// where it was superseded or forgotten since. Whoever sees it learns nothing of what
+// the entry says: it depends on a key of the vault.
 func (im *importing) become(one knowledgeLine, digest entryDigest) string {
-	if one.ID == "" {
-		return ""
+	key := *im.o.d.correlate.Load()
+	mac := hmac.New(sha256.New, key[:])
+	for _, part := range [][]byte{[]byte("sb/memory/import/v1"), []byte(one.ID), digest[:]} {
+		mac.Write([]byte{byte(len(part))})
+		mac.Write(part)
 	}
-	sum := sha256.Sum256(append([]byte(one.ID), digest[:]...))
+	sum := mac.Sum(nil)
 	for i, b := range sum[:16] {
 		sum[i] = entryIDLetters[b%32]
 	}
@@ -429,10 +436,13 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 			e.Created = now
 		}
 		digest := e.digest()
-		same := ""
-		for _, id := range []string{one.ID, im.become(one, digest)} {
-			if same == "" && one.ID != "" && (st.knowledge.says(id, digest) || these.says[id] == digest && these.tenants[id] != "" || st.knowledge.grave(e.Tenant, id)) {
-				same = id // it is there, current or not, or was forgotten
+		same, became, forgotten := "", im.become(one, digest), false
+		for _, id := range []string{one.ID, became} {
+			if same != "" || id == "" {
+				continue
+			}
+			if forgotten = st.knowledge.grave(e.Tenant, id); forgotten || st.knowledge.says(id, digest) || these.says[id] == digest && these.tenants[id] != "" {
+				same = id // it is there, current or not, or was
 			}
 		}
 		if same == "" {
@@ -444,18 +454,20 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 			same = these.current[digest]
 		}
 		if same != "" {
-			im.kept++
+			if forgotten {
+				im.forgot++
+			} else {
+				im.kept++
+			}
 			if err := im.rename(one.ID, same); err != nil {
 				return change{}, err
 			}
 			continue
 		}
-		if e.ID == "" {
-			e.ID = newEntryID()
-		} else if _, taken := ix.TenantOf(e.ID); taken || these.tenants[e.ID] != "" {
-			e.ID = im.become(one, digest)
-			if _, taken := ix.TenantOf(e.ID); taken || these.tenants[e.ID] != "" {
-				e.ID = newEntryID()
+		for _, id := range []string{one.ID, became, newEntryID()} {
+			if _, taken := ix.TenantOf(id); id != "" && !taken && these.tenants[id] == "" {
+				e.ID = id
+				break
 			}
 		}
 		if err := im.rename(one.ID, e.ID); err != nil {
@@ -529,8 +541,8 @@ func (o operator) ExportKnowledge(req *operatorv1.ExportKnowledgeRequest, stream
 	if _, err := st.knowledge.use(); err != nil {
 		return err
 	}
-	if len(req.GetTenants()) > maxTenantsNamed {
-		return refuse("at most %d tenants are named", maxTenantsNamed)
+	if len(req.GetTenants()) > maxTenants {
+		return refuse("at most %d tenants are named", maxTenants)
 	}
 	tenants := slices.Compact(slices.Sorted(slices.Values(req.GetTenants())))
 	st.mu.RLock()
@@ -545,13 +557,22 @@ func (o operator) ExportKnowledge(req *operatorv1.ExportKnowledgeRequest, stream
 	}
 	st.mu.RUnlock()
 	list := st.knowledge.list(tenants, req.GetHistory())
-	e := o.entry(ctx, kindMemoryExport)
-	e.Tenants, e.Count, e.Disclosed = tenants, uint64(len(list)), disclosedYes
-	if len(tenants) > maxTenantsNamed {
-		e.Tenants, e.Cause = nil, causeAllTenants
+	record := func(named []string) error {
+		e := o.entry(ctx, kindMemoryExport)
+		e.Tenants, e.Count, e.Disclosed = named, uint64(len(list)), disclosedYes
+		if len(tenants) > len(named) {
+			e.Count = uint64(len(st.knowledge.list(named, req.GetHistory())))
+		}
+		return d.record(ctx, *e)
 	}
-	if err := d.record(ctx, *e); err != nil {
-		return err
+	entries := slices.Collect(slices.Chunk(tenants, maxTenantsNamed)) // as many as an entry has room for
+	if len(entries) == 0 {
+		entries = [][]string{nil}
+	}
+	for _, named := range entries {
+		if err := record(named); err != nil {
+			return err
+		}
 	}
 	var out bytes.Buffer
 	total := uint64(len(list))

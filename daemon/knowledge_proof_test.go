@@ -364,8 +364,15 @@ func TestManyTenants(t *testing.T) {
 	if e := d.Since(seq, "memory.search"); len(e) != 1 || e[0].Cause != "ALL_TENANTS" || len(e[0].Tenants) != 0 || e[0].Count != 65 {
 		t.Errorf("%+v", e)
 	}
-	if lines := exported(t, d, &operatorv1.ExportKnowledgeRequest{}); strings.Count(lines, "\n") != 65 {
-		t.Errorf("%d lines", strings.Count(lines, "\n"))
+	for _, of := range [][]string{nil, names} { // each entry of the log names as many as it has room for
+		seq := d.Seq()
+		if lines := exported(t, d, &operatorv1.ExportKnowledgeRequest{Tenants: of}); strings.Count(lines, "\n") != 65 {
+			t.Errorf("%d lines", strings.Count(lines, "\n"))
+		}
+		e := slices.DeleteFunc(d.Since(seq, "memory.export"), func(e verify.Entry) bool { return e.Action != "" }) // the beginning of the stream
+		if len(e) != 2 || len(e[0].Tenants) != 64 || e[0].Count != 64 || len(e[1].Tenants) != 1 || e[1].Count != 1 {
+			t.Errorf("%+v", e)
+		}
 	}
 	if got := recalled(t, run, "plan", names[:64]...); len(got) != 10 {
 		t.Errorf("%d hits", len(got))
@@ -497,4 +504,55 @@ func firstOf(a, b string) string {
 		return a
 	}
 	return b
+}
+
+// An import is the same however often it is made, also of lines without an id, and
+// whatever became of their entries since: one that was superseded is not said again, and
+// one that was forgotten does not come back, unless its line has another id.
+func TestImportAgain(t *testing.T) {
+	d := daemontest.Start(t)
+	run := librarian(t, d, "acme")
+	const lines = `{"tenant":"acme","kind":"note","title":"marker a"}
+{"tenant":"acme","kind":"note","title":"marker b"}
+{"id":"aaaaaaaaaaaaaaa2","tenant":"acme","kind":"note","title":"marker c"}
+{"tenant":"acme","kind":"note","title":"marker d","supersedes":"aaaaaaaaaaaaaaa2"}
+`
+	said := func(lines string) string {
+		t.Helper()
+		got := imported(t, d, lines, "")
+		return fmt.Sprintf("%d added, %d there, %d forgotten", got.GetAdded(), got.GetExisted(), got.GetForgotten())
+	}
+	idOf := func(title string) string {
+		t.Helper()
+		got, err := run.SearchKnowledge(t.Context(), &brokerv1.SearchKnowledgeRequest{RunId: run.ID, Query: `"` + title + `"`})
+		must(t, err)
+		if len(got.GetHits()) != 1 {
+			t.Fatalf("%s: %v", title, got)
+		}
+		return got.GetHits()[0].GetEntry().GetEntryId()
+	}
+	if got := said(lines); got != "4 added, 0 there, 0 forgotten" {
+		t.Fatal(got)
+	}
+	capture(t, run, "acme", "marker e", "", idOf("marker a"))
+	forget(t, d, idOf("marker b"))
+	forget(t, d, idOf("marker d"), "aaaaaaaaaaaaaaa2")
+	before := exported(t, d, &operatorv1.ExportKnowledgeRequest{History: true})
+	for range 2 {
+		if got := said(lines); got != "0 added, 1 there, 3 forgotten" {
+			t.Error(got)
+		}
+	}
+	d.Restart()
+	awaitMemory(t, d)
+	if got := said(lines); got != "0 added, 1 there, 3 forgotten" {
+		t.Errorf("after a restart: %s", got)
+	}
+	if after := exported(t, d, &operatorv1.ExportKnowledgeRequest{History: true}); after != before {
+		t.Errorf("%s\nis not\n%s", after, before)
+	}
+	run = d.Open("worker")
+	if got := said(`{"id":"bbbbbbbbbbbbbbb2","tenant":"acme","kind":"note","title":"marker b"}`); got != "1 added, 0 there, 0 forgotten" || idOf("marker b") != "bbbbbbbbbbbbbbb2" {
+		t.Errorf("on purpose: %s", got)
+	}
 }

@@ -15,7 +15,8 @@ import (
 
 type memoryExportCmd struct {
 	File    string   `arg:"" optional:"" default:"-" help:"The file to write, or - for standard output."`
-	Tenant  []string `placeholder:"TENANT" help:"Only this tenant; may be given again."`
+	Tenant  []string `xor:"which" placeholder:"TENANT" help:"Only this tenant; may be given again."`
+	All     bool     `xor:"which" help:"Every tenant, as without --tenant."`
 	History bool     `help:"Entries that were superseded, too."`
 	Force   bool     `help:"Take the place of a file that is there."`
 }

@@ -33,7 +33,8 @@ none; text, tags, created (Unix milliseconds), subject, id and supersedes may be
 left out. What supersedes another comes after it. Tenants have to exist.
 
 An entry that is there already, with the same tenant, kind, title, text and tags, is
-not added again: an import that was broken off is simply begun anew. A line that is
+not added again: an import that was broken off is simply begun anew. Neither is one
+that was forgotten here; a line brings it back only with an id of its own. A line that is
 no good ends the import; what stood in whole pieces of up to 1 MiB before it stays
 added, and how many that were is said.
 
@@ -46,6 +47,7 @@ type memoryImportedView struct {
 	Lines   uint64 `json:"lines"`
 	Added   uint64 `json:"added"`
 	Existed uint64 `json:"existed"`
+	Forgot  uint64 `json:"forgotten"` // here, and not added again
 	DryRun  bool   `json:"dryRun"`
 }
 
@@ -84,12 +86,16 @@ func (c memoryImportCmd) Run(ctx context.Context, a *app) error {
 	if c.DryRun {
 		added.Name = "to be added"
 	}
+	fields := []ui.Field{
+		{Name: "lines", Value: fmt.Sprint(got.GetLines())}, added,
+		{Name: "there already", Value: fmt.Sprint(got.GetExisted())},
+	}
+	if n := got.GetForgotten(); n > 0 {
+		fields = append(fields, ui.Field{Name: "forgotten here", Value: fmt.Sprintf("%d, which were not added again", n)})
+	}
 	return a.out.Object(ui.Object{
-		Fields: []ui.Field{
-			{Name: "lines", Value: fmt.Sprint(got.GetLines())}, added,
-			{Name: "there already", Value: fmt.Sprint(got.GetExisted())},
-		},
-		Value: memoryImportedView{got.GetLines(), got.GetAdded(), got.GetExisted(), c.DryRun},
+		Fields: fields,
+		Value:  memoryImportedView{got.GetLines(), got.GetAdded(), got.GetExisted(), got.GetForgotten(), c.DryRun},
 	})
 }
 

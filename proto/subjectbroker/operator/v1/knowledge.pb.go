@@ -1269,7 +1269,9 @@ type ImportKnowledgeResponse struct {
 	// Entries that were added so far.
 	Added uint64 `protobuf:"varint,2,opt,name=added,proto3" json:"added,omitempty"`
 	// Lines whose entry was there already.
-	Existed       uint64 `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
+	Existed uint64 `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
+	// Lines whose entry was forgotten here, and was not added again.
+	Forgotten     uint64 `protobuf:"varint,4,opt,name=forgotten,proto3" json:"forgotten,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1321,6 +1323,13 @@ func (x *ImportKnowledgeResponse) GetAdded() uint64 {
 func (x *ImportKnowledgeResponse) GetExisted() uint64 {
 	if x != nil {
 		return x.Existed
+	}
+	return 0
+}
+
+func (x *ImportKnowledgeResponse) GetForgotten() uint64 {
+	if x != nil {
+		return x.Forgotten
 	}
 	return 0
 }
@@ -1522,11 +1531,12 @@ const file_subjectbroker_operator_v1_knowledge_proto_rawDesc = "" +
 	"\x16ImportKnowledgeRequest\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x14\n" +
-	"\x05lines\x18\x03 \x01(\fR\x05lines\"_\n" +
+	"\x05lines\x18\x03 \x01(\fR\x05lines\"}\n" +
 	"\x17ImportKnowledgeResponse\x12\x14\n" +
 	"\x05lines\x18\x01 \x01(\x04R\x05lines\x12\x14\n" +
 	"\x05added\x18\x02 \x01(\x04R\x05added\x12\x18\n" +
-	"\aexisted\x18\x03 \x01(\x04R\aexisted\"L\n" +
+	"\aexisted\x18\x03 \x01(\x04R\aexisted\x12\x1c\n" +
+	"\tforgotten\x18\x04 \x01(\x04R\tforgotten\"L\n" +
 	"\x16ExportKnowledgeRequest\x12\x18\n" +
 	"\atenants\x18\x01 \x03(\tR\atenants\x12\x18\n" +
 	"\ahistory\x18\x02 \x01(\bR\ahistory\"E\n" +
