@@ -250,10 +250,10 @@ func TestTypeScript(t *testing.T) {
 				}
 
 				// A tool that wants an argument in a header, too: without sessions the client sees to that.
-			s.do(t, "call", object{"name": server + "_headers", "arguments": object{"region": greeting}})
-			s.do(t, "call", object{"name": server + "_headers", "arguments": object{}})
+				s.do(t, "call", object{"name": server + "_headers", "arguments": object{"region": greeting}})
+				s.do(t, "call", object{"name": server + "_headers", "arguments": object{}})
 
-			// Another key, if a good one, is not this session's.
+				// Another key, if a good one, is not this session's.
 				other := h.key(t, subject)
 				s.do(t, "key", object{"key": other})
 				if era == "sessions" {
