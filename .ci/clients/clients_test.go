@@ -40,12 +40,14 @@ type house struct {
 }
 
 // newHouse needs SB_TEST_BIN (directory of the built programs) and SB_TEST_CLIENTS
-// (node_modules); without them there is nothing to prove.
+// (node_modules); without them there is nothing to prove. The test runs beside those
+// of other houses.
 func newHouse(t *testing.T) *house {
 	h := &house{bin: os.Getenv("SB_TEST_BIN"), npm: os.Getenv("SB_TEST_CLIENTS")}
 	if h.bin == "" || h.npm == "" {
 		t.Skip("suite left out: clients: needs SB_TEST_BIN and SB_TEST_CLIENTS, use ./run")
 	}
+	t.Parallel()
 	// Codex wants a home outside the temporary directory, and sockets want short paths.
 	home, err := os.MkdirTemp("/var/tmp", "sb")
 	if err != nil {
