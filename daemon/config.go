@@ -27,6 +27,7 @@ type fileConfig struct {
 	head        headPlaces
 	operators   []uint32 // beside the daemon's own uid
 	noGuard     bool     // operatorGuard: false
+	share       shareLimits
 }
 
 // maxOperators is how many uids may be operators.
@@ -161,6 +162,8 @@ func (c *fileConfig) set(key string, value *yaml.Node) error {
 		return eachKey(value, c.head.set)
 	case "operators":
 		return c.setOperators(value)
+	case "memory":
+		return eachKey(value, c.share.set)
 	}
 	if !isPlain(value) {
 		return fmt.Errorf("%s: want a plain value", key)
@@ -189,6 +192,22 @@ func (c *fileConfig) set(key string, value *yaml.Node) error {
 		return oneOfWords(key, value, "true", "false")
 	}
 	return fmt.Errorf("the key %s is not known", key)
+}
+
+func (l *shareLimits) set(key string, value *yaml.Node) error {
+	name := "memory." + key
+	if !isPlain(value) {
+		return fmt.Errorf("%s: want a plain value", name)
+	}
+	switch key {
+	case "subjectEntries":
+		return number(name, value, 1, maxEntries, &l.entries)
+	case "subjectBytes":
+		return number(name, value, maxEntryTitle+maxEntryText+maxEntryTags*maxEntryTag, 1<<40, &l.bytes)
+	case "capturesPerMinute":
+		return number(name, value, 1, 1_000_000, &l.rate)
+	}
+	return fmt.Errorf("the key %s is not known", name)
 }
 
 // setOperators takes a list of uids, none of which may stand twice.

@@ -20,12 +20,17 @@ func TestParseConfig(t *testing.T) {
 		"comments":          {text: "# nothing\n# at all\n"},
 		"an explicit start": {text: "---\nlog: json\n", want: fileConfig{log: "json"}},
 		"all keys": {
-			text: "keySource: keychain\nmaxContent: 4194304\nauditSegmentSize: 65536\nlog: text\nsocketDir: /run/sb\noperators: [1000, 1001]\noperatorGuard: false\n",
+			text: "keySource: keychain\nmaxContent: 4194304\nauditSegmentSize: 65536\nlog: text\nsocketDir: /run/sb\noperators: [1000, 1001]\noperatorGuard: false\nmemory: {subjectEntries: 10, subjectBytes: 100000, capturesPerMinute: 5}\n",
 			want: fileConfig{
+				share:     shareLimits{10, 100000, 5},
 				keySource: "keychain", maxContent: wire.HardMaxContent, segmentSize: 65536, log: "text", socketDir: "/run/sb",
 				operators: []uint32{1000, 1001}, noGuard: true,
 			},
 		},
+		"another limit":        {text: "memory: {tenants: 5}\n", says: "line 1: the key memory.tenants is not known"},
+		"no entries":           {text: "memory:\n  subjectEntries: 0\n", says: "line 2: memory.subjectEntries: want a whole number from 1 to 1000000"},
+		"less than one entry":  {text: "memory: {subjectBytes: 1000}\n", says: "memory.subjectBytes: want a whole number from"},
+		"a rate as a list":     {text: "memory: {capturesPerMinute: [1]}\n", says: "memory.capturesPerMinute: want a plain value"},
 		"guard on":             {text: "operatorGuard: true\n"},
 		"guard as a word":      {text: "operatorGuard: \"false\"\n", says: "line 1: operatorGuard: want true or false"},
 		"guard in other words": {text: "operatorGuard: off\n", says: "operatorGuard: want true or false"},

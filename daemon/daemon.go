@@ -108,6 +108,8 @@ type Daemon struct {
 	offers   *offers
 	budgets  budgets
 	turns    *turns // of long requests about the memory
+	share    shareLimits
+	pace     capturePace
 	captures *turns // at what changes: an operator waits for one of them, not for all
 	keyUse   keyUse
 	doors    *doors
@@ -249,6 +251,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.heads = newHeadKeeper(settings.head, d.clock.now)
 	d.hosts, d.offers = newHosts(d, cfg.hostProgram(), cfg.Adopt), newOffers()
 	d.turns, d.captures = newLongTurns(), newTurns(1)
+	d.share = settings.share.orDefault()
 	d.approvals, d.approvalWait = newApprovals(), cmp.Or(cfg.ApprovalWait, approvalWait)
 	d.relays, d.calls = newRelays(), newCallStats(d.clock.now)
 	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(settings.noGuard), newSessions()

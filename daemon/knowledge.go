@@ -36,10 +36,12 @@ type knowledge struct {
 
 	mu      sync.Mutex
 	ready   bool
-	fault   error                  // why it will not be
-	digests map[string]entryDigest // of each entry with a content, by id
-	current map[entryDigest]string // ids of current entries
-	graves  map[string]bool        // ids of forgotten entries
+	fault   error                    // why it will not be
+	digests map[string]entryDigest   // of each entry with a content, by id
+	current map[entryDigest]string   // ids of current entries
+	graves  map[string]bool          // ids of forgotten entries
+	shares  map[string]*subjectShare // of subjects that have captured
+	parts   map[string]part          // of each entry that is in one
 
 	// notes is held for a moment only, and everything else may be held meanwhile: who
 	// notes something under the state's mutex does not wait for the index.
@@ -55,7 +57,7 @@ func newKnowledge() *knowledge {
 	}
 	settled := make(chan struct{})
 	life, end := context.WithCancel(context.Background())
-	return &knowledge{life: life, end: end, settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}, cuts: map[string]uint64{}}
+	return &knowledge{life: life, end: end, settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}, shares: map[string]*subjectShare{}, parts: map[string]part{}, cuts: map[string]uint64{}}
 }
 
 // errNotReady says that the index is not whole yet.
@@ -166,6 +168,7 @@ func (k *knowledge) remember(e knowledgeEntry) {
 	}
 	digest := e.digest()
 	k.digests[e.ID] = digest
+	k.shareIn(&e)
 	if by, known := k.index.Current(e.ID); known && by == e.ID {
 		k.current[digest] = e.ID
 	}
@@ -258,6 +261,7 @@ func (k *knowledge) forget(id string) {
 }
 
 func (k *knowledge) lose(id string) {
+	k.shareOut(id)
 	if digest, ok := k.digests[id]; ok {
 		delete(k.digests, id)
 		if k.current[digest] == id {
@@ -313,7 +317,7 @@ func (k *knowledge) drop() {
 	defer k.mu.Unlock()
 	k.catchUp() // into nothing
 	k.index.Drop()
-	k.digests, k.current, k.graves = nil, nil, nil
+	k.digests, k.current, k.graves, k.shares, k.parts = nil, nil, nil, nil, nil
 }
 
 // failed is why the memory cannot be used; nil while it can, or is being read.
@@ -433,6 +437,7 @@ func (k *knowledge) take(entries []knowledgeEntry) error {
 	for i := range entries {
 		if e := &entries[i]; e.Forgotten == 0 {
 			k.digests[e.ID] = e.digest()
+			k.shareIn(e)
 		} else {
 			k.graves[e.ID] = true
 		}

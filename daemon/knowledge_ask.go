@@ -48,10 +48,11 @@ type recollection struct {
 
 	granted []string // what it was carried out for
 	from    *knowledge
-	cuts    uint64   // of granted, when it was carried out
-	cause   string   // of what was allowed; empty: there is nothing to say
-	stored  string   // the entry that was there already; empty: it is not about that
-	outside []string // of named: what is not the caller's
+	cuts    uint64           // of granted, when it was carried out
+	cause   string           // of what was allowed; empty: there is nothing to say
+	stored  string           // the entry that was there already; empty: it is not about that
+	barred  *grants.Decision // why it is refused although it is granted; nil: it is not
+	outside []string         // of named: what is not the caller's
 	carried bool
 	count   uint64
 	bytes   int64
@@ -154,6 +155,8 @@ func (c *recollection) decide(grants.Capability) grants.Decision {
 	case c.carried && !includes(granted, c.granted):
 		denied.Cause = causeScopeChanged
 		return denied
+	case c.barred != nil:
+		return *c.barred
 	case !c.carried:
 		c.granted = granted
 	}

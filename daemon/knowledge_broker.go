@@ -313,7 +313,7 @@ func (b broker) CaptureKnowledge(ctx context.Context, req *brokerv1.CaptureKnowl
 		return nil, c.malformed(ctx)
 	}
 	switch err := d.capture(ctx, c, &e); {
-	case errors.Is(err, errNotGranted): // the path of all refusals records it
+	case errors.Is(err, errNotGranted), errors.Is(err, errFull): // the path of all refusals records it
 		_, err = answerFrom(ctx, c, func(*memory.Index, []string) (*brokerv1.CaptureKnowledgeResponse, uint64, error) {
 			return &brokerv1.CaptureKnowledgeResponse{}, 0, wire.Deny(wire.AccessDenied)
 		})
@@ -366,6 +366,9 @@ func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry
 	if c.decide(grants.Capability{}).Outcome != grants.Allowed || !c.r.ceiling.Lists(c.tool) {
 		return errNotGranted
 	}
+	if !d.pace.take(e.Subject, d.share.rate, d.clock.now()) {
+		return c.bar(wire.RateLimited, causeCapturesRate)
+	}
 	record := c.entry
 	record.Action, record.Tool, record.KeyID, record.Tenants = c.action.String(), c.tool, c.r.key, []string{e.Tenant}
 	record.Decision, record.ReasonCode = decisionAllow, string(wire.Allowed)
@@ -382,12 +385,12 @@ func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry
 		if err != nil {
 			return change{}, err
 		}
-		if st.knowledge.entries() >= maxEntries {
-			return change{}, wire.Deny(wire.RateLimited)
-		}
 		e.Created = d.clock.now().UnixMilli()
 		if e.Supersedes == "" && st.knowledge.same(e.digest()) != "" {
 			return change{}, errExisted
+		}
+		if cause, ok := st.knowledge.room(e, d.share); !ok {
+			return change{}, c.bar(wire.PolicyBlocked, cause)
 		}
 		if e.Supersedes != "" {
 			older, known := ix.Version(e.Supersedes)

@@ -198,6 +198,7 @@ func (d *Daemon) probes() []*operatorv1.Probe {
 		if fault := st.knowledge.failed(); fault != nil {
 			probes = append(probes, &operatorv1.Probe{Name: "memory", Status: "fail", Summary: "it cannot be read: " + fault.Error()})
 		}
+		probes = append(probes, d.shareProbes(st.knowledge)...)
 	}
 	return append(append(probes, d.policyProbes()...), d.accessProbes()...)
 }

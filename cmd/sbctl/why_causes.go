@@ -40,6 +40,9 @@ const (
 	causeScopeChanged   cause = "SCOPE_CHANGED"
 	causeAllTenants     cause = "ALL_TENANTS"
 	causeSearchTooLong  cause = "SEARCH_TOO_LONG"
+	causeShareFull      cause = "SHARE_FULL"
+	causeMemoryFull     cause = "MEMORY_FULL"
+	causeCapturesRate   cause = "CAPTURES_RATE"
 
 	causeFileChanged    cause = "FILE_CHANGED"
 	causeFileMissing    cause = "FILE_MISSING"
@@ -214,6 +217,9 @@ func meanings() map[cause]string {
 		causeKeyRevoked:     "its agent key was revoked, or is good for nothing since its subject was changed",
 		causeExisted:        "the same entry was there already, and nothing was added",
 		causeAllTenants:     "it was about every tenant that was granted, of which there were more than an entry names",
+		causeShareFull:      "the subject has captured as much of the memory as config.yaml lets one (memory.subjectEntries, memory.subjectBytes)",
+		causeMemoryFull:     "the memory holds as many entries as there may be",
+		causeCapturesRate:   "the subject has captured as often in a minute as config.yaml lets one (memory.capturesPerMinute)",
 		causeSearchTooLong:  "what was looked for stands in more places than one search reads",
 		causeScopeChanged:   "what the subject may read became less while it was read",
 		causeOtherHeader:    "a header claimed to say who asks, and was taken out",

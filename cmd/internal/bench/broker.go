@@ -37,7 +37,7 @@ func newBroker(bin, dir, name string) (*broker, error) {
 		return nil, err
 	}
 	// This program is shim, agent and operator in one.
-	return &broker{bin: bin, home: home}, os.WriteFile(filepath.Join(home, "config.yaml"), []byte("operatorGuard: false\n"), 0o600)
+	return &broker{bin: bin, home: home}, os.WriteFile(filepath.Join(home, "config.yaml"), []byte("operatorGuard: false\nmemory: {capturesPerMinute: 1000000}\n"), 0o600)
 }
 
 // start returns how long it took until the daemon served.
