@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -173,8 +175,12 @@ func TestKeysAsTheOperatorSeesThem(t *testing.T) {
 	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: client.Places{Home: d.Home, SocketDir: filepath.Join(d.Home, "run")}, Version: "test"})
 	defer keys.Close()
 	p := gatekeeper.Presented{Route: "stateful"}
-	_, err := keys.Open(t.Context(), bytes.Clone(key), p)
+	run, err := keys.Open(t.Context(), bytes.Clone(key), p)
 	must(t, err)
+	report, err := run.Report(t.Context())
+	must(t, err)
+	said := strings.Join(append(report.Covered, report.NotProvided...), "\n")
+	equal(t, "its report", fmt.Sprint(report.Tier, strings.Contains(said, "judged again at each request"), strings.Contains(said, "whoever holds the agent key"), strings.Contains(said, "launch")), "keyedtrue true false")
 	listed, err := d.Operator().ListRuns(t.Context(), &operatorv1.ListRunsRequest{})
 	must(t, err)
 	r := listed.GetRuns()[0]

@@ -287,6 +287,24 @@ func (d *Daemon) endKeyRuns(id, cause string) (uint32, error) {
 	return ended, err
 }
 
+// untilSpent says when the first key of an open run ends; never, when that is not
+// before the next tick.
+func (d *Daemon) untilSpent() <-chan time.Time {
+	if d.locked() {
+		return nil
+	}
+	now, first := d.clock.read().now, tendPeriod
+	for id := range d.runs.byKey() {
+		if end := d.state().keyEnd(id); end.After(now) {
+			first = min(first, end.Sub(now))
+		}
+	}
+	if first == tendPeriod {
+		return nil
+	}
+	return time.After(first + time.Millisecond) // ends are in whole milliseconds
+}
+
 // endSpent ends the runs of keys whose time is over.
 func (d *Daemon) endSpent() {
 	if d.locked() {

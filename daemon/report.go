@@ -82,7 +82,12 @@ func boundaries(tier grants.Tier) (covered, notProvided []string) {
 		files = "Other files: what is left in them may be read or run by somebody outside of this launch."
 	)
 	switch tier {
-	case grants.Cooperative, grants.Keyed:
+	case grants.Cooperative:
+	case grants.Keyed:
+		return []string{"The agent key is judged again at each request, and this run ends with it."}, []string{
+			"Knowledge of who asks: whoever holds the agent key is this subject.",
+			"Separation from a hostile process of the account under which the broker runs: it could claim another subject, or read the key of the vault, without any entry.",
+		}
 	case grants.Bound:
 		return []string{tree, apart}, []string{files}
 	case grants.Sandboxed:

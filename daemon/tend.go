@@ -33,6 +33,9 @@ func (d *Daemon) tend(lock *os.File, rotate <-chan os.Signal) {
 		case <-rotate:
 			d.rotate()
 			continue
+		case <-d.untilSpent():
+			d.endSpent()
+			continue
 		case <-tick.C:
 		}
 		if err := d.stillOurs(lock); errors.Is(err, vault.ErrFailed) {
