@@ -36,13 +36,107 @@ func measureGateway(ctx context.Context, s *settings) ([]figure, error) {
 	if err != nil {
 		return figures, err
 	}
-	more, err := s.gatewayManyKeys(ctx)
-	figures = append(figures, more...)
-	if err != nil {
-		return figures, err
+	for _, measure := range []func(context.Context) ([]figure, error){s.gatewayRevocation, s.gatewayManyKeys, s.gatewayLeftovers} {
+		more, err := measure(ctx)
+		figures = append(figures, more...)
+		if err != nil {
+			return figures, err
+		}
 	}
-	last, err := s.gatewayLeftovers(ctx)
-	return append(figures, last...), err
+	return figures, nil
+}
+
+// gatewayRevocation has streams of sessions that end with their key: revoked, of a
+// subject that is disabled, or over by the clock. The request after that is refused.
+func (s *settings) gatewayRevocation(ctx context.Context) ([]figure, error) {
+	const limit, life = 100 * time.Millisecond, 2 * time.Second
+	b, err := s.brokerWith(ctx, "revocation", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer b.stop()
+	conn, err := client.Operator(ctx, client.Places{Home: b.home, SocketDir: filepath.Join(b.home, "run")})
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	operator := operatorv1.NewOperatorServiceClient(conn)
+	g, err := s.gateway(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	defer g.stop()
+	var figures []figure
+	for _, way := range []struct {
+		name string
+		ttl  time.Duration
+		end  func(id string) error
+	}{
+		{"a key is revoked", 0, func(id string) error {
+			_, err := operator.RevokeAgentKey(ctx, &operatorv1.RevokeAgentKeyRequest{Key: id})
+			return err
+		}},
+		{"its subject is disabled", 0, func(string) error { return b.setEnabled(ctx, operator, false) }},
+		{"a key expires", life, nil},
+	} {
+		var took, until samples
+		late := 0
+		for range s.pick(30, 5) {
+			if err := b.setEnabled(ctx, operator, true); err != nil {
+				return figures, err
+			}
+			minted, err := operator.MintAgentKey(ctx, &operatorv1.MintAgentKeyRequest{Subject: subject, TtlSeconds: uint64(way.ttl / time.Second)})
+			if err != nil {
+				return figures, err
+			}
+			agent := g.agent(string(minted.GetToken()))
+			if err := agent.open(ctx); err != nil {
+				return figures, err
+			}
+			stream, err := agent.stream(ctx)
+			if err != nil {
+				return figures, err
+			}
+			begin := time.UnixMilli(minted.GetKey().GetExpires())
+			if way.end != nil {
+				begin = time.Now()
+				if err := way.end(minted.GetKey().GetKeyId()); err != nil {
+					return figures, err
+				}
+				until = append(until, time.Since(begin))
+				if agent.ping(ctx) == nil {
+					late++
+				}
+			}
+			_, err = io.Copy(io.Discard, stream)
+			stream.Close()
+			if err != nil {
+				return figures, err
+			}
+			took = append(took, time.Since(begin))
+			if way.end == nil && agent.ping(ctx) == nil {
+				late++
+			}
+		}
+		beside, bound := limit.String(), 1.0
+		if way.end == nil {
+			bound = 0 // nobody has said so just now
+		} else {
+			beside += "; the operator's call itself took " + ms(until.p50())
+		}
+		figures = append(figures, figure{
+			name: "until a stream ends after " + way.name + ", p99", got: fmt.Sprintf("%s, p50 %s", ms(took.p99()), ms(took.p50())), limit: beside,
+			ratio: float64(took.p99()) / float64(limit), bound: bound,
+		}, figure{
+			name: "requests that were answered after that", got: fmt.Sprint(late), limit: fmt.Sprintf("none of %d", len(took)), ratio: float64(late), bound: 0.5,
+		})
+	}
+	return figures, nil
+}
+
+func (b *broker) setEnabled(ctx context.Context, operator operatorv1.OperatorServiceClient, enabled bool) error {
+	_, err := operator.SetSubject(ctx, &operatorv1.SetSubjectRequest{Name: subject, Enabled: &enabled})
+	return err
 }
 
 // gatewayCalls has sessions that are open at once. While they are, one of them is
@@ -438,6 +532,26 @@ func (a *remote) open(ctx context.Context) error {
 	a.session = response.Header.Get("Mcp-Session-Id")
 	_, _, err = a.do(ctx, http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, nil)
 	return err
+}
+
+// stream opens the one that tells what changes.
+func (a *remote) stream(ctx context.Context) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.g.url, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+a.key)
+	request.Header.Set("Accept", "text/event-stream")
+	request.Header.Set("Mcp-Session-Id", a.session)
+	response, err := a.g.http.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		response.Body.Close()
+		return nil, fmt.Errorf("GET was answered with %s", response.Status)
+	}
+	return response.Body, nil
 }
 
 func (a *remote) close(ctx context.Context) error {
