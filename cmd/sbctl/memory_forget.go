@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -65,7 +65,10 @@ func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
 		return refuse(doing, "--log stands alone: it says which entries")
 	case c.Log != "":
 		var err error
-		if c.ID, err = forgottenIn(c.Log); err != nil {
+		switch c.ID, err = forgottenIn(c.Log); {
+		case errors.Is(err, fs.ErrNotExist):
+			return refuse(doing, "there is no log in %s", c.Log)
+		case err != nil:
 			return fail(err, "%s", doing)
 		}
 		question = "Forget the content of " + count(len(c.ID), "entry") + ", as far as they are here"
@@ -114,7 +117,7 @@ func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
 func forgottenIn(dir string) (ids []string, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "[0-9]*.jsonl"))
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("there is no log in %s", dir)
+		err = fs.ErrNotExist
 	}
 	for _, path := range files {
 		err = errors.Join(err, eachLineOf(path, func(line []byte) {
