@@ -30,7 +30,10 @@ const commands = {
     await client.connect(transport);
     return { server: client.getServerVersion(), session: transport.sessionId ?? '' };
   },
-  listen: () => client.listen({ toolsListChanged: true, resourcesListChanged: true }).then(() => null),
+  listen: async () => {
+    const listening = await client.listen({ toolsListChanged: true, resourcesListChanged: true });
+    listening.closed.then((how) => write({ note: 'closed', text: how }));
+  },
   key: async ({ key }) => present(key),
   tools: () => client.listTools(),
   resources: () => client.listResources(),

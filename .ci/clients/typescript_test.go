@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -196,7 +198,7 @@ func TestTypeScript(t *testing.T) {
 	h.must(t, "sbctl", "tenant", "add", "acme")
 	g := h.gateway(t)
 	program := h.stub(t)
-	t.Run("", func(t *testing.T) {
+	t.Run("eras", func(t *testing.T) {
 		for _, era := range eras {
 			t.Run(era, func(t *testing.T) {
 				t.Parallel()
@@ -264,7 +266,14 @@ func TestTypeScript(t *testing.T) {
 				s.do(t, "key", object{"key": key})
 				s.do(t, "resources", nil)
 
+				// With its key its stream ends, without a request.
 				h.must(t, "sbctl", "agent-key", "revoke", "first-"+era, "--yes")
+				if era == "requests" {
+					s.hears(t, "closed")
+				} else {
+					for !strings.Contains(s.hears(t, "error"), "Unauthorized") { // it has asked for another
+					}
+				}
 				s.fails(t, "revoked_key", "resources", nil)
 				s.do(t, "close", nil)
 
@@ -293,6 +302,20 @@ func TestTypeScript(t *testing.T) {
 	log := h.must(t, "sbctl", "audit", "list", "-o", "json")
 	if !strings.Contains(log, `"auth"`) || strings.Contains(log, "ak_live_") {
 		t.Error("the log has a key, or no authentications")
+	}
+	files := 0
+	err := filepath.WalkDir(filepath.Join(h.home, ".local"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if files++; bytes.Contains(content, []byte("ak_live_")) {
+			t.Errorf("%s has a key", path)
+		}
+		return err
+	})
+	if err != nil || files == 0 {
+		t.Errorf("the home: %d files, %v", files, err)
 	}
 }
 
