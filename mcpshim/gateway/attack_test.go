@@ -105,6 +105,34 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
+// Who sends headers slowly, or one byte after the other, is cut off and is told
+// nothing; who sends them at once is not, with the same limit.
+func TestSlowHeaders(t *testing.T) {
+	s := start(t, Limits{SlowHeader: 300 * time.Millisecond})
+	body := `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+	whole := head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+s.open(), fmt.Sprintf("Content-Length: %d", len(body))) + "\r\n" + body
+	_, from := s.raw(whole)
+	if got := status(t, from); got != 200 {
+		t.Errorf("at once: %d", got)
+	}
+	_, from = s.raw(whole[:40])
+	if got := status(t, from); got != 0 && got != 400 {
+		t.Errorf("a part and no more: %d", got)
+	}
+	conn, from := s.raw("")
+	go func() {
+		for i := range len(whole) {
+			if _, err := io.WriteString(conn, whole[i:i+1]); err != nil {
+				return
+			}
+			time.Sleep(20 * time.Millisecond) // longer in all than the limit, many times over
+		}
+	}()
+	if got := status(t, from); got != 0 && got != 400 {
+		t.Errorf("byte by byte: %d", got)
+	}
+}
+
 // Large bodies of many clients at once are held within the limit.
 func TestHeldBodies(t *testing.T) {
 	s := start(t, Limits{Held: 4 << 20, Body: 2 << 20, KeyRate: 1e6, AddressRate: 1e6})

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -472,12 +473,26 @@ func TestGatewayUnavailable(t *testing.T) {
 	}
 	d.Lock()
 	refused("vault_locked")
+	slip := []byte(key)
+	slip[30] ^= 1
+	// That there is no key, or that it can be none, is known without the vault.
+	if got := f.agent("").do("POST", hello); got.status != 401 || !strings.Contains(got.body, "missing_token") {
+		t.Errorf("without a key, locked: %d %s", got.status, got.body)
+	}
+	if got := f.agent(string(slip)).do("POST", hello); got.status != 401 || !strings.Contains(got.body, "malformed_token") {
+		t.Errorf("with what is no key, locked: %d %s", got.status, got.body)
+	}
 	d.Unlock()
 	if content := a.call("read_resource", reads("plan")); !strings.Contains(content, "the plan") {
 		t.Error(content)
 	}
 	d.Stop()
 	refused("broker_unavailable")
+	for _, none := range []string{"", string(slip)} { // nobody could write it down
+		if got := f.agent(none).do("POST", hello); got.status != 503 || !strings.Contains(got.body, "broker_unavailable") {
+			t.Errorf("without a key, and without a daemon: %d %s", got.status, got.body)
+		}
+	}
 	d.Start()
 	if content := a.call("read_resource", reads("plan")); !strings.Contains(content, "the plan") {
 		t.Error(content)
@@ -541,6 +556,58 @@ func TestGatewayRevocation(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A key that expires takes its sessions along, with their streams, and what has none.
+func TestGatewayExpiry(t *testing.T) {
+	var step atomic.Int64
+	d := daemontest.StartWith(t, daemontest.Options{Now: func() time.Time { return time.Now().Add(time.Duration(step.Load())) }})
+	d.AddSubject("worker")
+	minted, err := d.Operator().MintAgentKey(t.Context(), &operatorv1.MintAgentKeyRequest{Subject: "worker", TtlSeconds: 3600})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := stand(t, d, Limits{}, nil)
+	a, lasting := f.agent(string(minted.GetToken())), f.agent("")
+	_, lasting.key = mint(t, d, "worker")
+	var streams []*http.Response
+	for _, one := range []*agent{a, lasting} {
+		one.greet()
+		stream, err := one.send("GET", "")
+		if err != nil || stream.StatusCode != 200 {
+			t.Fatal(stream, err)
+		}
+		defer stream.Body.Close()
+		streams = append(streams, stream)
+		if got := one.modern("tools/list", "", ""); got.status != 200 {
+			t.Fatal(got.status, got.body)
+		}
+	}
+	step.Store(int64(2 * time.Hour))
+	if rest, err := io.ReadAll(streams[0].Body); err != nil {
+		t.Errorf("its stream: %q %v", rest, err)
+	}
+	for name, got := range map[string]answered{
+		"in its session": a.do("POST", `{"jsonrpc":"2.0","id":2,"method":"ping"}`), "a stream": a.do("GET", ""),
+		"without a session": a.modern("tools/list", "", ""), "a new session": a.do("POST", hello),
+	} {
+		if want := "{\"error\":\"unauthorized\",\"reason\":\"expired_key\"}\n"; got.status != 401 || got.body != want {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
+		}
+	}
+	if got := lasting.do("POST", `{"jsonrpc":"2.0","id":2,"method":"ping"}`); got.status != 200 {
+		t.Errorf("a key that lasts: %d %s", got.status, got.body)
+	}
+	eventually(t, "only the other's sessions are left", func() bool { return f.sessions() == 2 })
+	ended := d.Since(0, "run.end")
+	for _, e := range ended {
+		if e.Cause != "KEY_EXPIRED" {
+			t.Errorf("a run ended with %s", e.Cause)
+		}
+	}
+	if len(ended) != 2 {
+		t.Errorf("%d runs ended", len(ended))
 	}
 }
 

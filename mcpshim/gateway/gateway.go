@@ -148,7 +148,6 @@ func New(config Config) (*Gateway, error) {
 
 // Times of one connection.
 const (
-	headerPatience = 10 * time.Second
 	idleConnection = 2 * time.Minute
 	drainPatience  = 4 * time.Second
 	reapEvery      = 5 * time.Second
@@ -169,7 +168,7 @@ func (g *Gateway) Serve(ctx context.Context, secure *tls.Config, listeners ...ne
 		server := &http.Server{
 			Handler:           handler,
 			ConnContext:       withConn,
-			ReadHeaderTimeout: headerPatience,
+			ReadHeaderTimeout: g.limits.SlowHeader,
 			IdleTimeout:       idleConnection,
 			MaxHeaderBytes:    g.limits.Header,
 			// The library would write what clients send.

@@ -46,6 +46,9 @@ type Limits struct {
 	// Slow is how long a client may take over sending a body, beside one second for
 	// each 32 KiB, and over taking a piece of an answer; default 30 seconds.
 	Slow time.Duration
+	// SlowHeader is how long it may take over sending the headers of a request;
+	// default 10 seconds.
+	SlowHeader time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
@@ -64,6 +67,7 @@ func (l Limits) withDefaults() Limits {
 	or(&l.Idle, 30*time.Minute)
 	or(&l.SharedIdle, time.Minute)
 	or(&l.Slow, 30*time.Second)
+	or(&l.SlowHeader, 10*time.Second)
 	return l
 }
 
