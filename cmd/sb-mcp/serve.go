@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os/signal"
 	"runtime/debug"
 	"strings"
@@ -17,6 +18,32 @@ import (
 // heapAim is what the collector works harder for, in bytes: one process has the
 // documents of many agents on their way, and keeps none.
 const heapAim = 512 << 20
+
+// ownDescriptors is how many descriptors are needed beside those of clients: for the
+// daemon, the listeners and the certificate.
+const ownDescriptors = 128
+
+// descriptors is how many this process may have open.
+func descriptors() uint64 {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+		return math.MaxUint64 // nobody knows of one
+	}
+	return limit.Cur
+}
+
+// connectionsWithin is how many connections there may be within so many descriptors;
+// 0: as many as there may be anyway. Whoever could take the last one would cut the
+// others off from the daemon.
+func connectionsWithin(descriptors uint64) (int, error) {
+	switch {
+	case descriptors < 2*ownDescriptors:
+		return 0, fmt.Errorf("a process may have %d files open here, and a gateway needs %d: see ulimit -n", descriptors, 2*ownDescriptors)
+	case descriptors-ownDescriptors < gateway.DefaultConnections:
+		return int(descriptors - ownDescriptors), nil
+	}
+	return 0, nil
+}
 
 // serveHTTP is the gateway: many agents over HTTP, each by the key that it presents.
 // It ends when ctx does or with SIGTERM, having answered what is in flight.
@@ -46,9 +73,14 @@ func serveHTTP(ctx context.Context, config worker.Config, opts options, stderr i
 	if err != nil {
 		return fail(stderr, wire.ExitFailed, "listening: "+err.Error(), "")
 	}
+	connections, err := connectionsWithin(descriptors())
+	if err != nil {
+		return fail(stderr, wire.ExitFailed, err.Error(), "")
+	}
 	behind, hangUp := gateway.Behind(config, opts.serverName, func(reason wire.Reason, text string) { say("%s: %s", reason, text) })
 	defer hangUp()
 	behind.Hosts = opts.hosts
+	behind.Limits.Connections = connections
 	g, err := gateway.New(behind)
 	if err != nil {
 		return fail(stderr, wire.ExitFailed, err.Error(), "")

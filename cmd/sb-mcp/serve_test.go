@@ -14,6 +14,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"net"
 	"net/http"
@@ -397,6 +398,18 @@ func TestServeUnixAtOnce(t *testing.T) {
 		}
 		if len(listeners) != 1 {
 			t.Fatalf("%d listen", len(listeners))
+		}
+	}
+}
+
+// Clients do not get the descriptors that the gateway itself needs.
+func TestConnectionsWithin(t *testing.T) {
+	for descriptors, want := range map[uint64]int{
+		64: -1, 255: -1, 256: 128, 1024: 896, 4096: 3968, 4223: 4095, 4224: 0, 1 << 20: 0, math.MaxUint64: 0,
+	} {
+		got, err := connectionsWithin(descriptors)
+		if (err != nil) != (want < 0) || err == nil && got != want {
+			t.Errorf("%d: %d %v, want %d", descriptors, got, err, want)
 		}
 	}
 }

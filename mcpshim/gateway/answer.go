@@ -117,10 +117,17 @@ func (a *answering) run() (code int, whole bool) {
 			}
 			return 0, true
 		case <-a.r.Context().Done():
+			if !a.streaming {
+				gone(a.w)
+			}
 			return 0, false
 		}
 	}
 }
+
+// gone answers a client that does not listen any more, as far as anybody can know: to
+// one that does an empty answer would be one.
+func gone(w http.ResponseWriter) { writeError(w, http.StatusRequestTimeout, "request_timeout", "") }
 
 // last writes the answer itself.
 func (a *answering) last(line []byte, code int, json bool) bool {

@@ -197,6 +197,7 @@ func TestAmbiguousHeaders(t *testing.T) {
 		{"HEAD", head("HEAD", "/mcp", key), 405},
 		{"PUT", head("PUT", "/mcp", key, length), 405},
 		{"OPTIONS", head("OPTIONS", "/mcp", ""), 401},
+		{"OPTIONS of everything", head("OPTIONS", "*", ""), 404},
 		{"TRACE", head("TRACE", "/mcp", key), 405},
 	} {
 		body := ping
@@ -424,4 +425,45 @@ func TestTLSBesideASocket(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// After a body in chunks nothing else is read on its connection: a proxy that goes by
+// a length beside it would have somebody else's request begin there.
+func TestNothingAfterChunks(t *testing.T) {
+	s := start(t, Limits{Failures: 1e6})
+	id := s.open()
+	const next = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+	chunked := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(aPing), aPing)
+	for _, one := range []struct {
+		name, request string
+		statuses      string
+	}{
+		{"a length", head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, fmt.Sprintf("Content-Length: %d", len(aPing))) + "\r\n" + aPing, "200 200 0"},
+		{"chunks", head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, "Transfer-Encoding: chunked") + "\r\n" + chunked, "200 0 0"},
+		{"both", head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, "Content-Length: 6", "Transfer-Encoding: chunked") + "\r\n" + chunked, "200 0 0"},
+		{"both, without a key", head("POST", "/mcp", "", "Content-Length: 6", "Transfer-Encoding: chunked") + "\r\n" + chunked, "401 0 0"},
+		{"both, elsewhere", head("POST", "/", "", "Content-Length: 6", "Transfer-Encoding: chunked") + "\r\n" + chunked, "404 0 0"},
+		{"no chunks", head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, "Transfer-Encoding: chunked") + "\r\nzz\r\n", "400 0 0"},
+	} {
+		_, from := s.raw(one.request + next)
+		if got := fmt.Sprint(status(t, from), status(t, from), status(t, from)); got != one.statuses {
+			t.Errorf("%s: %s, want %s", one.name, got, one.statuses)
+		}
+	}
+}
+
+// A client that closes its half of the connection when it has asked is told that
+// nothing came, and not nothing.
+func TestHalfClosed(t *testing.T) {
+	s := start(t, Limits{})
+	id := s.open()
+	const slow = `{"jsonrpc":"2.0","id":1,"method":"slow"}`
+	conn, from := s.raw(head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, fmt.Sprintf("Content-Length: %d", len(slow))) + "\r\n" + slow)
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got := status(t, from); got != 408 {
+		t.Errorf("%d", got)
+	}
+	s.settles(id)
 }

@@ -118,6 +118,9 @@ func (r *keyedRun) Authenticate(ctx context.Context, key []byte, p Presented) er
 	if err != nil && wire.FromError(err).Reason == wire.RunEnded {
 		return ErrOtherKey
 	}
+	if err != nil && isOver(r) { // its connection may have gone with it, which is no trouble
+		return wire.FromError(err)
+	}
 	return r.b.judged(ctx, err)
 }
 

@@ -171,6 +171,8 @@ func (g *Gateway) Serve(ctx context.Context, secure *tls.Config, listeners ...ne
 			ReadHeaderTimeout: g.limits.SlowHeader,
 			IdleTimeout:       idleConnection,
 			MaxHeaderBytes:    g.limits.Header,
+			// OPTIONS * is nothing that we answer either.
+			DisableGeneralOptionsHandler: true,
 			// The library would write what clients send.
 			ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		}

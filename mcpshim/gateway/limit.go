@@ -51,6 +51,9 @@ type Limits struct {
 	SlowHeader time.Duration
 }
 
+// DefaultConnections is the default of Limits.Connections.
+const DefaultConnections = 4096
+
 func (l Limits) withDefaults() Limits {
 	or(&l.Body, 10<<20+64<<10)
 	or(&l.Header, 16<<10)
@@ -59,7 +62,7 @@ func (l Limits) withDefaults() Limits {
 	or(&l.Sessions, 320)
 	or(&l.KeySessions, 64)
 	or(&l.Streams, 64)
-	or(&l.Connections, 4096)
+	or(&l.Connections, DefaultConnections)
 	or(&l.AddressConnections, 512)
 	or(&l.KeyRate, 100)
 	or(&l.AddressRate, 400)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,11 @@ func (g *Gateway) handler(known hosts) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w = &timed{w, g.limits.Slow}
 		defer connOf(r.Context()).ask()()
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+			// A proxy that went by a length beside it would take what follows for
+			// somebody else's request.
+			w.Header().Set("Connection", "close")
+		}
 		defer func() {
 			if recovered := recover(); recovered != nil {
 				g.config.Log("a request failed: " + fmt.Sprintf("%T", recovered)) // what it says may be a client's
@@ -544,8 +550,12 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, s *session, m *st
 	if token != nil {
 		params = about.with(number)
 	}
-	if err := s.say(r.Context(), written(m.Method, number, params)); err != nil { // it ended meanwhile, or the client has gone
+	switch err := s.say(r.Context(), written(m.Method, number, params)); {
+	case errors.Is(err, errOver):
 		writeError(w, http.StatusNotFound, "session_not_found", "")
+		return false
+	case err != nil:
+		gone(w)
 		return false
 	}
 	withdraw := func() {
@@ -679,8 +689,11 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request, limit int64) (bod
 			_ = control.SetReadDeadline(time.Time{})
 			return body, release, 0
 		}
-		if err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil, release, http.StatusRequestTimeout
+		}
+		if err != nil {
+			return nil, release, http.StatusBadRequest
 		}
 	}
 }
