@@ -119,7 +119,8 @@ func TestManyStrangersAtOnce(t *testing.T) {
 			}
 		})
 	}
-	for waiting := 0; waiting < 40-strangersEach; time.Sleep(time.Millisecond) {
+	deadline := time.Now().Add(patience)
+	for waiting := 0; waiting < 40-strangersEach && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		s.g.rates.mu.Lock()
 		waiting = s.g.rates.waiting
 		s.g.rates.mu.Unlock()
@@ -237,17 +238,21 @@ func TestNeededConnectionsStay(t *testing.T) {
 	s := start(t, Limits{AddressConnections: 2})
 	id := s.open()
 	s.http.CloseIdleConnections()
-	for i := range 2 {
-		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"s%d","method":"slow"}`, i)
-		s.raw(head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, fmt.Sprintf("Content-Length: %d", len(body))) + "\r\n" + body)
-	}
 	s.g.mu.Lock()
 	session := s.g.sessions[id]
 	s.g.mu.Unlock()
-	for open := 0; open < 2; time.Sleep(time.Millisecond) {
-		session.mu.Lock()
-		open = session.streams
-		session.mu.Unlock()
+	for i := range 2 {
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"s%d","method":"slow"}`, i)
+		s.raw(head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, fmt.Sprintf("Content-Length: %d", len(body))) + "\r\n" + body)
+		deadline := time.Now().Add(patience)
+		for open := 0; open <= i; time.Sleep(time.Millisecond) { // before it has asked its connection may be taken
+			session.mu.Lock()
+			open = session.streams
+			session.mu.Unlock()
+			if time.Now().After(deadline) {
+				t.Fatalf("%d are open", open)
+			}
+		}
 	}
 	if got, err := http.Get(s.url + "/healthz"); err == nil {
 		got.Body.Close()
