@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -455,7 +456,13 @@ func (d *Daemon) indexKnowledge() {
 		d.logger.Error("reading the memory", "error", err)
 	}
 	d.hub.listChanged() // its tools can be used now
+	if k.indexed.Load() >= manyEntries {
+		debug.FreeOSMemory() // what reading them has left behind
+	}
 }
+
+// manyEntries is how many make it worth giving memory back to the system at once.
+const manyEntries = 10_000
 
 // wanted reports whether it is to be built.
 func (k *knowledge) wanted() bool {
@@ -469,5 +476,8 @@ func (k *knowledge) wanted() bool {
 func (d *Daemon) putInForce(st *state) {
 	if before := d.current.Swap(st); before != nil && before.knowledge != st.knowledge {
 		before.knowledge.drop()
+		if before.knowledge.indexed.Load() >= manyEntries {
+			go debug.FreeOSMemory() // nobody waits for that
+		}
 	}
 }

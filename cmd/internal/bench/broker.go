@@ -178,16 +178,21 @@ func (b *broker) logSize() (int64, error) {
 }
 
 // resident is the memory of a process that is in RAM, in MiB.
-func resident(pid int) (float64, error) {
+func resident(pid int) (float64, error) { return fromStatus(pid, "VmRSS:") }
+
+// ownMemory is what of that is not of a file, in MiB.
+func ownMemory(pid int) (float64, error) { return fromStatus(pid, "RssAnon:") }
+
+func fromStatus(pid int, field string) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(status)) {
-		if value, found := strings.CutPrefix(line, "VmRSS:"); found {
+		if value, found := strings.CutPrefix(line, field); found {
 			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
 			return float64(kib) / 1024, err
 		}
 	}
-	return 0, errors.New("no VmRSS")
+	return 0, errors.New("no " + field)
 }
