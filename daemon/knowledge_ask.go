@@ -3,7 +3,9 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -68,9 +70,31 @@ func tenantsNamed(tenants []string) bool {
 	return len(tenants) <= maxTenantsNamed && !slices.ContainsFunc(tenants, func(name string) bool { return grants.CheckName(name) != nil })
 }
 
-// malformed records a request that is no good, before anything is looked up.
-func (c *recollection) malformed(ctx context.Context) error {
-	return c.d.malformed(ctx, c.r.peer, c.entry)
+// malformed records a request that is no good, and says which argument is not, and
+// what it has to be.
+func (c *recollection) malformed(ctx context.Context, wrong *wrongField) error {
+	c.entry.Tool, c.entry.KeyID = c.tool, c.r.key
+	if err := c.d.malformed(ctx, c.r.peer, c.entry); wire.FromError(err).Reason != wire.InvalidArgument {
+		return err
+	}
+	return wire.Invalid(wrong.field, wrong.rule)
+}
+
+// What arguments of requests have to be.
+var (
+	wrongTenant     = &wrongField{"tenant", "tenant is the name of one: letters, digits, '.', '_' or '-'"}
+	wrongTenants    = &wrongField{"tenants", fmt.Sprintf("tenants are at most %d names: letters, digits, '.', '_' or '-'", maxTenantsNamed)}
+	wrongKinds      = &wrongField{"kinds", "kinds are " + strings.Join(entryKinds, ", ")}
+	wrongLimit      = &wrongField{"limit", fmt.Sprintf("limit is a number from 1 to %d", maxHits)}
+	wrongSince      = &wrongField{"since", "since is a moment after 1970"}
+	wrongBefore     = &wrongField{"before", "before is the id of an entry: 16 letters and digits"}
+	wrongEntry      = &wrongField{"entryId", "entryId is the id of an entry: 16 letters and digits"}
+	wrongSuperseded = &wrongField{"supersedes", "supersedes is the id of a current entry of the same tenant; read the history of that one, and supersede the version that is current"}
+)
+
+// wrongQuery says what is wrong with a query.
+func wrongQuery(err error) *wrongField {
+	return &wrongField{"query", err.Error()}
 }
 
 // answerFrom carries the request out by handle, which is told the granted scope, and

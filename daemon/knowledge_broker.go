@@ -16,7 +16,6 @@ import (
 
 // Limits of requests about the memory.
 const (
-	maxQuery      = 1 << 10
 	maxHits       = 100
 	defaultHits   = 10
 	defaultRecent = 20
@@ -35,8 +34,17 @@ func (b broker) SearchKnowledge(ctx context.Context, req *brokerv1.SearchKnowled
 	d := b.d
 	c := d.recall(r, kindMemorySearch, grants.ToolSearchKnowledge, grants.MemoryRead, req.GetTenants())
 	query, err := memory.ParseQuery(req.GetQuery())
-	if err != nil || len(req.GetQuery()) > maxQuery || !tenantsNamed(c.named) || !kindsNamed(req.GetKinds()) || req.GetLimit() > maxHits || req.GetSince() < 0 {
-		return nil, c.malformed(ctx)
+	switch {
+	case err != nil:
+		return nil, c.malformed(ctx, wrongQuery(err))
+	case !tenantsNamed(c.named):
+		return nil, c.malformed(ctx, wrongTenants)
+	case !kindsNamed(req.GetKinds()):
+		return nil, c.malformed(ctx, wrongKinds)
+	case req.GetLimit() > maxHits:
+		return nil, c.malformed(ctx, wrongLimit)
+	case req.GetSince() < 0:
+		return nil, c.malformed(ctx, wrongSince)
 	}
 	limit := orDefault(req.GetLimit(), defaultHits)
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.SearchKnowledgeResponse, uint64, error) {
@@ -145,8 +153,15 @@ func (b broker) BrowseRecent(ctx context.Context, req *brokerv1.BrowseRecentRequ
 	d := b.d
 	c := d.recall(r, kindMemoryBrowse, grants.ToolBrowseRecent, grants.MemoryRead, req.GetTenants())
 	before := req.GetBefore()
-	if !tenantsNamed(c.named) || !kindsNamed(req.GetKinds()) || req.GetLimit() > maxHits || before != "" && !isEntryID(before) {
-		return nil, c.malformed(ctx)
+	switch {
+	case !tenantsNamed(c.named):
+		return nil, c.malformed(ctx, wrongTenants)
+	case !kindsNamed(req.GetKinds()):
+		return nil, c.malformed(ctx, wrongKinds)
+	case req.GetLimit() > maxHits:
+		return nil, c.malformed(ctx, wrongLimit)
+	case before != "" && !isEntryID(before):
+		return nil, c.malformed(ctx, wrongBefore)
 	}
 	limit := orDefault(req.GetLimit(), defaultRecent)
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.BrowseRecentResponse, uint64, error) {
@@ -181,7 +196,7 @@ func (b broker) KnowledgeStats(ctx context.Context, req *brokerv1.KnowledgeStats
 	d := b.d
 	c := d.recall(r, kindMemoryStats, grants.ToolKnowledgeStats, grants.MemoryRead, req.GetTenants())
 	if !tenantsNamed(c.named) {
-		return nil, c.malformed(ctx)
+		return nil, c.malformed(ctx, wrongTenants)
 	}
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.KnowledgeStatsResponse, uint64, error) {
 		writable, _ := d.state().scope(r.asker(), grants.MemoryWrite, nil, d.clock.read())
@@ -282,7 +297,7 @@ func (d *Daemon) recallEntry(ctx context.Context, r *run, kind audit.Kind, tool,
 	c := d.recall(r, kind, tool, grants.MemoryRead, []string{nowhere})
 	if !isEntryID(id) {
 		c.entry.ResourceID = d.mask(id)
-		return nil, c.malformed(ctx)
+		return nil, c.malformed(ctx, wrongEntry)
 	}
 	c.entry.ResourceID = id
 	c.single = true
@@ -309,8 +324,11 @@ func (b broker) CaptureKnowledge(ctx context.Context, req *brokerv1.CaptureKnowl
 		ID: newEntryID(), Tenant: req.GetTenant(), Kind: req.GetKind(), Title: req.GetTitle(), Text: req.GetText(), Tags: req.GetTags(),
 		Subject: r.subject, Run: r.id, Launch: r.launchID(), Key: r.key, Supersedes: req.GetSupersedes(),
 	}
-	if !tenantsNamed(c.named) || e.check() != nil {
-		return nil, c.malformed(ctx)
+	if !tenantsNamed(c.named) {
+		return nil, c.malformed(ctx, wrongTenant)
+	}
+	if wrong, ok := errors.AsType[*wrongField](e.check()); ok {
+		return nil, c.malformed(ctx, wrong)
 	}
 	switch err := d.capture(ctx, c, &e); {
 	case errors.Is(err, errNotGranted), errors.Is(err, errFull): // the path of all refusals records it
@@ -321,7 +339,7 @@ func (b broker) CaptureKnowledge(ctx context.Context, req *brokerv1.CaptureKnowl
 	case errors.Is(err, errExisted):
 		return d.captured(ctx, c, e.digest())
 	case errors.Is(err, errNotCurrent):
-		return nil, c.malformed(ctx)
+		return nil, c.malformed(ctx, wrongSuperseded)
 	case err != nil:
 		return nil, err
 	}

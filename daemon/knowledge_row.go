@@ -57,24 +57,33 @@ type knowledgeEntry struct {
 	Forgotten  int64    `json:"forgotten,omitempty"`
 }
 
-// check returns an error that names the field that is wrong. It puts the tags in
-// order.
+// wrongField is an error of check: which field is wrong, and what it has to be, which
+// repeats nothing of what it is.
+type wrongField struct{ field, rule string }
+
+func (w *wrongField) Error() string { return w.rule }
+
+func wrong(field, format string, args ...any) error {
+	return &wrongField{field, fmt.Sprintf(format, args...)}
+}
+
+// check returns a wrongField, or nil. It puts the tags in order.
 func (e *knowledgeEntry) check() error {
 	switch {
 	case !slices.Contains(entryKinds, e.Kind):
-		return fmt.Errorf("kind is one of %s", strings.Join(entryKinds, ", "))
+		return wrong("kind", "kind is one of %s", strings.Join(entryKinds, ", "))
 	case len(e.Title) > maxEntryTitle || !plainLine(e.Title) || !strings.ContainsFunc(e.Title, seen):
-		return fmt.Errorf("title is one line of 1 to %d bytes, with something to see", maxEntryTitle)
+		return wrong("title", "title is one line of 1 to %d bytes, with something to see", maxEntryTitle)
 	case len(e.Text) > maxEntryText || !plainText(e.Text):
-		return fmt.Errorf("text is UTF-8 without control characters, at most %d KiB", maxEntryText>>10)
+		return wrong("text", "text is UTF-8 without control characters, at most %d KiB", maxEntryText>>10)
 	case len(e.Tags) > maxEntryTags:
-		return fmt.Errorf("at most %d tags", maxEntryTags)
+		return wrong("tags", "there are at most %d tags", maxEntryTags)
 	case e.Supersedes != "" && !isEntryID(e.Supersedes):
-		return fmt.Errorf("supersedes is the id of an entry")
+		return wrong("supersedes", "supersedes is the id of an entry")
 	}
 	for _, tag := range e.Tags {
 		if len(tag) > maxEntryTag || !plainLine(tag) || !strings.ContainsFunc(tag, seen) {
-			return fmt.Errorf("a tag is one line of 1 to %d bytes, with something to see", maxEntryTag)
+			return wrong("tags", "a tag is one line of 1 to %d bytes, with something to see", maxEntryTag)
 		}
 	}
 	e.Tags = slices.Compact(slices.Sorted(slices.Values(e.Tags)))

@@ -132,6 +132,37 @@ func TestMemoryThroughTheShim(t *testing.T) {
 					}
 				}
 			}
+			// What is wrong is said, and what it has to be, and nothing of what it is.
+			for _, one := range []struct{ tool, arguments, argument, message string }{
+				{"search_knowledge", `{}`, "query", "query is missing"},
+				{"search_knowledge", `{"query":"zebra \"plan"}`, "query", "a phrase is opened and not closed"},
+				{"search_knowledge", `{"query":"zeb*ra"}`, "query", "a * stands at the end of a word"},
+				{"search_knowledge", `{"query":"?!"}`, "query", "there is no word in it"},
+				{"search_knowledge", `{"query":7}`, "query", "query is a string"},
+				{"search_knowledge", `{"query":"x","zebra":["acme"]}`, "", "none of query, tenants, kinds, since, limit"},
+				{"search_knowledge", `{"query":"x","tenants":"zebra"}`, "tenants", "tenants is a list of one or more strings"},
+				{"search_knowledge", `{"query":"x","tenants":["zebra/x"]}`, "tenants", "tenants are at most 64 names"},
+				{"search_knowledge", `{"query":"x","kinds":["zebra"]}`, "kinds", "kinds are note, decision, lesson"},
+				{"search_knowledge", `{"query":"x","since":"zebra"}`, "since", "since is a date such as"},
+				{"search_knowledge", `{"query":"x","limit":101}`, "limit", "limit is a whole number from 1 to 100"},
+				{"browse_recent", `{"before":"zebra"}`, "before", "before is the id of an entry"},
+				{"read_entry", `{"entryId":"zebra"}`, "entryId", "entryId is the id of an entry"},
+				{"history", `{"entryId":"zebra"}`, "entryId", "entryId is the id of an entry"},
+				{"knowledge_stats", `{"tenants":[]}`, "tenants", "or left out"},
+				{"capture_knowledge", `{"tenant":"acme","kind":"zebra","title":"x","text":""}`, "kind", "kind is one of note, decision, lesson"},
+				{"capture_knowledge", `{"tenant":"acme","kind":"note","title":"zebra\nx","text":""}`, "title", "title is one line of 1 to 256 bytes"},
+				{"capture_knowledge", `{"tenant":"acme","kind":"note","title":"x","text":"` + strings.Repeat("zebra", 10<<10) + `"}`, "text", "at most 48 KiB"},
+				{"capture_knowledge", `{"tenant":"acme","kind":"note","title":"x","text":"","tags":["zebra\n"]}`, "tags", "a tag is one line of 1 to 64 bytes"},
+				{"capture_knowledge", `{"tenant":"zebra/x","kind":"note","title":"x","text":""}`, "tenant", "tenant is the name of one"},
+				{"capture_knowledge", `{"tenant":"acme","kind":"note","title":"x","text":"","supersedes":"` + first + `"}`, "supersedes", "supersedes is the id of a current entry"},
+				{"capture_knowledge", `{"tenant":"acme","kind":"note","title":"x","text":"","supersedes":"zebrazebrazebraz"}`, "supersedes", "supersedes is the id of a current entry"},
+			} {
+				got, _ := call(one.tool, one.arguments)
+				argument, _ := got["argument"].(string)
+				if said := fmt.Sprint(got["message"]); got["reasonCode"] != "INVALID_ARGUMENT" || argument != one.argument || !strings.Contains(said, one.message) || strings.Contains(said, "zebra") {
+					t.Errorf("%s %.80s: %v", one.tool, one.arguments, got)
+				}
+			}
 			got, isError := call("search_knowledge", `{"query":"plan","tenants":["acme","other","nowhere"]}`)
 			if !isError || got["reasonCode"] != "TENANT_OUT_OF_SCOPE" || got["tool"] != "search_knowledge" ||
 				fmt.Sprint(got["requestedTenants"], got["allowedTenants"]) != "[nowhere other] [acme]" || got["hits"] != nil {

@@ -26,8 +26,9 @@ type tool struct {
 	// can be used.
 	knowledge bool
 	// parse reads the arguments into an ask; revision is the MCP revision that
-	// the client speaks. The ask is there also when the arguments are not good.
-	parse func(arguments []strict.Member, revision string) (asked ask, ok bool)
+	// the client speaks. The ask is there also when the arguments are not good, with
+	// what is wrong.
+	parse func(arguments []strict.Member, revision string) (asked ask, wrong *wire.Error)
 }
 
 // ask is one parsed call. It can only be handled with a scope, and only the
@@ -35,8 +36,8 @@ type tool struct {
 type ask interface {
 	// handle does what is asked. An error is a refusal.
 	handle(ctx context.Context, scope scope) (answer, error)
-	// refused is the result that goes with a reason other than ALLOWED.
-	refused(reason wire.Reason) any
+	// refused is the result that goes with a refusal, whose reason is a public one.
+	refused(why *wire.Error) any
 }
 
 // answer is the result of an ask: value is encoded as JSON, unless there is a
@@ -89,17 +90,20 @@ func (s *shim) envelope(t tool) mcp.ToolHandler {
 		defer context.AfterFunc(s.hurry, cancel)()
 
 		arguments, ok := parseArguments(request.Params.Arguments)
-		asked, parsed := t.parse(arguments, request.ProtocolVersion())
-		if !ok || !parsed {
-			return s.result(answer{value: asked.refused(wire.InvalidArgument), denied: true})
+		asked, wrong := t.parse(arguments, request.ProtocolVersion())
+		if !ok {
+			wrong = wire.Deny(wire.InvalidArgument)
+		}
+		if wrong != nil {
+			return s.result(answer{value: asked.refused(wrong), denied: true})
 		}
 		scope, err := s.authorise(ctx)
 		if err != nil {
-			return s.result(answer{value: asked.refused(public(err)), denied: true})
+			return s.result(answer{value: asked.refused(refusedWith(err)), denied: true})
 		}
 		got, err := asked.handle(ctx, scope)
 		if err != nil {
-			return s.result(answer{value: asked.refused(public(err)), denied: true})
+			return s.result(answer{value: asked.refused(refusedWith(err)), denied: true})
 		}
 		return s.result(got)
 	}

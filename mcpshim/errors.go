@@ -74,6 +74,16 @@ func public(err error) wire.Reason {
 	return wire.InternalError
 }
 
+// refusedWith is what err is to an agent: a public reason, and what the daemon says that
+// was made for agents.
+func refusedWith(err error) *wire.Error {
+	typed := wire.FromError(err)
+	return &wire.Error{
+		Reason: public(err), Message: typed.Message, Argument: typed.Argument,
+		Tool: typed.Tool, Requested: typed.Requested, Allowed: typed.Allowed,
+	}
+}
+
 // protocolError is a refusal where MCP has no result to put it in.
 func protocolError(reason wire.Reason) *jsonrpc.Error {
 	code := int64(jsonrpc.CodeInternalError)

@@ -2,6 +2,7 @@ package mcpshim
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -18,15 +19,15 @@ const (
 	kindsProperty   = `"kinds":{"type":"array","items":{"type":"string","enum":["note","decision","lesson"]},"description":"Only entries of these kinds."}`
 	entryProperty   = `"entryId":{"type":"string","description":"Id of an entry, as the other tools give it."}`
 
-	searchInput  = `{"type":"object","properties":{"query":{"type":"string","maxLength":1024,"description":"Words; \"several words\" in quotes for a phrase; a word* for what begins so."},` + tenantsProperty + `,` + kindsProperty + `,"since":{"type":"string","minLength":1,"description":"Only what was captured since: RFC 3339, or a date."},"limit":{"type":"integer","minimum":1,"maximum":100,"default":10}},"required":["query"],"additionalProperties":false}`
-	captureInput = `{"type":"object","properties":{"tenant":{"type":"string","description":"Tenant to keep it in."},"kind":{"type":"string","enum":["note","decision","lesson"]},"title":{"type":"string","maxLength":256,"description":"One line."},"text":{"type":"string","maxLength":49152},"tags":{"type":"array","items":{"type":"string","maxLength":64},"maxItems":16},"supersedes":{"type":"string","minLength":1,"description":"Id of the current entry of the same tenant that this one takes the place of."}},"required":["tenant","kind","title","text"],"additionalProperties":false}`
-	browseInput  = `{"type":"object","properties":{` + tenantsProperty + `,` + kindsProperty + `,"limit":{"type":"integer","minimum":1,"maximum":100,"default":20},"before":{"type":"string","minLength":1,"description":"Id of the last entry of the page before."}},"additionalProperties":false}`
+	searchInput  = `{"type":"object","properties":{"query":{"type":"string","maxLength":1024,"description":"Words, of which any may fit; those that have more of them come first. \"Several words\" in quotes for a phrase; a word* for what begins so: key does not find keys, key* does."},` + tenantsProperty + `,` + kindsProperty + `,"since":{"type":"string","minLength":1,"description":"Only what was captured since: RFC 3339, or a date."},"limit":{"type":"integer","minimum":1,"maximum":100,"default":10,"description":"How many hits; total says how many there are."}},"required":["query"],"additionalProperties":false}`
+	captureInput = `{"type":"object","properties":{"tenant":{"type":"string","description":"Tenant to keep it in; knowledge_stats says which are writable."},"kind":{"type":"string","enum":["note","decision","lesson"],"description":"decision: what was decided, and why; lesson: what experience taught; note: anything else."},"title":{"type":"string","maxLength":256,"description":"One line, with the words that others would search for."},"text":{"type":"string","maxLength":49152,"description":"At most 48 KiB."},"tags":{"type":"array","items":{"type":"string","maxLength":64},"maxItems":16},"supersedes":{"type":"string","minLength":1,"description":"Id of the current entry of the same tenant that this one takes the place of."}},"required":["tenant","kind","title","text"],"additionalProperties":false}`
+	browseInput  = `{"type":"object","properties":{` + tenantsProperty + `,` + kindsProperty + `,"limit":{"type":"integer","minimum":1,"maximum":100,"default":20},"before":{"type":"string","minLength":1,"description":"Id of the last entry of the page before; left out: from the newest on."}},"additionalProperties":false}`
 	statsInput   = `{"type":"object","properties":{` + tenantsProperty + `},"additionalProperties":false}`
 	entryInput   = `{"type":"object","properties":{` + entryProperty + `},"required":["entryId"],"additionalProperties":false}`
 
 	// What is refused says why, and nothing else but, for tenants beyond the scope,
 	// what was asked for and what is the caller's own.
-	outcome = `"decision":{"type":"string","enum":["allow","deny","error"]},"reasonCode":{"type":"string"},"tool":{"type":"string"},"requestedTenants":{"type":"array","items":{"type":"string"}},"allowedTenants":{"type":"array","items":{"type":"string"}}`
+	outcome = `"decision":{"type":"string","enum":["allow","deny","error"]},"reasonCode":{"type":"string"},"argument":{"type":"string"},"message":{"type":"string"},"tool":{"type":"string"},"requestedTenants":{"type":"array","items":{"type":"string"}},"allowedTenants":{"type":"array","items":{"type":"string"}}`
 	entry   = `{"type":"object","properties":{"entryId":{"type":"string"},"tenant":{"type":"string"},"kind":{"type":"string"},"title":{"type":"string"},"text":{"type":"string"},"cut":{"type":"boolean"},"tags":{"type":"array","items":{"type":"string"}},"created":{"type":"string"},"subjectId":{"type":"string"},"runId":{"type":"string"},"keyId":{"type":"string"},"supersedes":{"type":"string"},"supersededBy":{"type":"string"},"superseded":{"type":"string"},"forgotten":{"type":"boolean"}},"required":["entryId","tenant","kind","created"]}`
 
 	searchOutput  = `{"type":"object","properties":{` + outcome + `,"total":{"type":"integer"},"tenants":{"type":"array","items":{"type":"string"}},"hits":{"type":"array","items":{"type":"object","properties":{"entry":` + entry + `,"score":{"type":"number"},"matched":{"type":"string"},"replaced":{"type":"array","items":{"type":"object","properties":{"entryId":{"type":"string"},"title":{"type":"string"},"replaced":{"type":"string"}},"required":["entryId","replaced"]}}},"required":["entry","score"]}}},"required":["decision","reasonCode"]}`
@@ -44,7 +45,7 @@ func knowledgeTools() []tool {
 	tools := []tool{
 		{
 			name: "search_knowledge", title: "Search the shared memory", input: searchInput, output: searchOutput,
-			description: "Find entries of the shared memory. Of something that was superseded the current entry is returned, with what it replaced and when." + hearsay,
+			description: "Find entries of the shared memory, the best first; text is an excerpt where cut is true, and read_entry has all of it. Of something that was superseded the current entry is returned, with what it replaced and when." + hearsay,
 			parse: knowledgeParser(func(a *arguments) *searchAsk {
 				return &searchAsk{request: &brokerv1.SearchKnowledgeRequest{
 					Query: a.text("query", true), Tenants: a.texts("tenants"), Kinds: a.texts("kinds"), Since: a.time("since"), Limit: a.number("limit", 100),
@@ -53,7 +54,7 @@ func knowledgeTools() []tool {
 		},
 		{
 			name: "capture_knowledge", title: "Add to the shared memory", input: captureInput, output: entryOutput, writes: true,
-			description: "Keep a note, a decision or a lesson for others. Who captured it, and when, becomes part of it. To correct an entry, capture the new one with supersedes.",
+			description: "Keep a note, a decision or a lesson for others, never a password or a key: all who may read the tenant read it. Who captured it, and when, becomes part of it. Entries are not changed: search first, and to correct one capture the new one with supersedes.",
 			parse: knowledgeParser(func(a *arguments) *captureAsk {
 				return &captureAsk{request: &brokerv1.CaptureKnowledgeRequest{
 					Tenant: a.text("tenant", true), Kind: a.text("kind", true), Title: a.text("title", true), Text: a.text("text", true),
@@ -63,7 +64,7 @@ func knowledgeTools() []tool {
 		},
 		{
 			name: "browse_recent", title: "Browse the shared memory", input: browseInput, output: entriesOutput,
-			description: "List the newest current entries of the shared memory." + hearsay,
+			description: "List the newest current entries of the shared memory, with the beginning of their text." + hearsay,
 			parse: knowledgeParser(func(a *arguments) *browseAsk {
 				return &browseAsk{request: &brokerv1.BrowseRecentRequest{
 					Tenants: a.texts("tenants"), Kinds: a.texts("kinds"), Limit: a.number("limit", 100), Before: a.text("before", false),
@@ -72,21 +73,21 @@ func knowledgeTools() []tool {
 		},
 		{
 			name: "knowledge_stats", title: "Count the shared memory", input: statsInput, output: statsOutput,
-			description: "Say which tenants of the shared memory this subject may read, whether it may add to them, and how many entries they have.",
+			description: "Say which tenants of the shared memory this subject may read, whether it may add to them (writable), and how many current entries of each kind they have.",
 			parse: knowledgeParser(func(a *arguments) *statsAsk {
 				return &statsAsk{request: &brokerv1.KnowledgeStatsRequest{Tenants: a.texts("tenants")}}
 			}),
 		},
 		{
 			name: "read_entry", title: "Read an entry", input: entryInput, output: entryOutput,
-			description: "Read one entry of the shared memory whole." + hearsay,
+			description: "Read one entry of the shared memory whole. Where it has supersededBy, another has taken its place." + hearsay,
 			parse: knowledgeParser(func(a *arguments) *entryAsk {
 				return &entryAsk{request: &brokerv1.ReadEntryRequest{EntryId: a.text("entryId", true)}}
 			}),
 		},
 		{
 			name: "history", title: "Read the history of an entry", input: entryInput, output: entriesOutput,
-			description: "Read all versions of an entry of the shared memory, the current one first." + hearsay,
+			description: "Read all versions of an entry of the shared memory, the current one first; of more than 200 the newest: ask with the last id for those before." + hearsay,
 			parse: knowledgeParser(func(a *arguments) *historyAsk {
 				return &historyAsk{request: &brokerv1.EntryHistoryRequest{EntryId: a.text("entryId", true)}}
 			}),
@@ -98,25 +99,36 @@ func knowledgeTools() []tool {
 	return tools
 }
 
-// arguments reads the arguments of one call. ok turns false at the first that is not
-// as it has to be.
+// arguments reads the arguments of one call.
 type arguments struct {
 	members []strict.Member
-	read    int
-	ok      bool
+	known   []string    // those that were asked for
+	read    int         // of them are there
+	wrong   *wire.Error // the first that is not as it has to be
 }
 
 // knowledgeParser makes the parser of a tool from what reads its arguments: it fails
 // when there are others.
-func knowledgeParser[A ask](read func(*arguments) A) func([]strict.Member, string) (ask, bool) {
-	return func(members []strict.Member, _ string) (ask, bool) {
-		a := &arguments{members: members, ok: true}
+func knowledgeParser[A ask](read func(*arguments) A) func([]strict.Member, string) (ask, *wire.Error) {
+	return func(members []strict.Member, _ string) (ask, *wire.Error) {
+		a := &arguments{members: members}
 		asked := read(a)
-		return asked, a.ok && a.read == len(members)
+		if a.read != len(members) { // said first: one that was misspelt is missing, too
+			return asked, wire.Invalid("", "there is an argument that is none of "+strings.Join(a.known, ", "))
+		}
+		return asked, a.wrong
+	}
+}
+
+// expect notes that an argument is not what it has to be.
+func (a *arguments) expect(good bool, key, what string) {
+	if !good && a.wrong == nil {
+		a.wrong = wire.Invalid(key, key+" is "+what)
 	}
 }
 
 func (a *arguments) get(key string) []byte {
+	a.known = append(a.known, key)
 	for _, one := range a.members {
 		if one.Key == key {
 			a.read++
@@ -130,16 +142,16 @@ func (a *arguments) text(key string, required bool) string {
 	raw := a.get(key)
 	switch {
 	case raw == nil:
-		a.ok = a.ok && !required
+		a.expect(!required, key, "missing")
 		return ""
 	case raw[0] != '"':
-		a.ok = false
+		a.expect(false, key, "a string")
 		return ""
 	}
 	text := strict.Unquote(raw)
 	// Empty would mean that there is no limit, or nothing to replace: it is not said by
 	// saying nothing.
-	a.ok = a.ok && (required || text != "")
+	a.expect(required || text != "", key, "not empty, or left out")
 	return text
 }
 
@@ -150,11 +162,12 @@ func (a *arguments) texts(key string) []string {
 	}
 	elements, err := strict.Elements(raw)
 	// None named would mean all: an empty list is no list.
-	a.ok = a.ok && err == nil && len(elements) > 0
+	const what = "a list of one or more strings, or left out"
+	a.expect(err == nil && len(elements) > 0, key, what)
 	var texts []string
 	for _, one := range elements {
 		if one[0] != '"' {
-			a.ok = false
+			a.expect(false, key, what)
 			return nil
 		}
 		texts = append(texts, strict.Unquote(one))
@@ -168,7 +181,7 @@ func (a *arguments) number(key string, most uint32) uint32 {
 		return 0
 	}
 	n, err := strconv.ParseUint(string(raw), 10, 32)
-	a.ok = a.ok && err == nil && n >= 1 && n <= uint64(most)
+	a.expect(err == nil && n >= 1 && n <= uint64(most), key, fmt.Sprintf("a whole number from 1 to %d", most))
 	return uint32(n)
 }
 
@@ -183,7 +196,7 @@ func (a *arguments) time(key string) int64 {
 			return t.UnixMilli()
 		}
 	}
-	a.ok = false
+	a.expect(false, key, "a date such as 2026-01-31, or a moment such as 2026-01-31T09:00:00Z")
 	return 0
 }
 
@@ -193,9 +206,12 @@ type knowledgeResult struct {
 	Decision   string      `json:"decision"`
 	ReasonCode wire.Reason `json:"reasonCode"`
 
+	Argument string `json:"argument,omitempty"` // that is not as it has to be
+	Message  string `json:"message,omitempty"`  // what was refused, and what to do about it
+
 	Tool             string   `json:"tool,omitempty"`
 	RequestedTenants []string `json:"requestedTenants,omitempty"`
-	AllowedTenants   []string `json:"allowedTenants,omitempty"`
+	AllowedTenants   []string `json:"allowedTenants,omitzero"`
 }
 
 var allowedResult = knowledgeResult{Decision: "allow", ReasonCode: wire.Allowed}
@@ -203,26 +219,35 @@ var allowedResult = knowledgeResult{Decision: "allow", ReasonCode: wire.Allowed}
 // knowledgeAsk is what all asks of the memory are refused by.
 type knowledgeAsk struct{}
 
-func (knowledgeAsk) refused(reason wire.Reason) any {
-	return knowledgeResult{Decision: decision(reason), ReasonCode: reason}
+func (knowledgeAsk) refused(why *wire.Error) any {
+	result := knowledgeResult{Decision: decision(why.Reason), ReasonCode: why.Reason, Message: knowledgeSentences[why.Reason]}
+	if result.Message == "" {
+		result.Message = sentences[why.Reason]
+	}
+	switch why.Reason {
+	case wire.InvalidArgument:
+		if result.Argument = why.Argument; why.Message != wire.Deny(wire.InvalidArgument).Message {
+			result.Message = strings.TrimSuffix(result.Message, ".") + ": " + why.Message + "."
+		}
+	case wire.TenantOutOfScope:
+		result.Tool, result.RequestedTenants, result.AllowedTenants = why.Tool, names(why.Requested), names(why.Allowed)
+	}
+	return result
 }
 
-// outOfScope is the answer to who named tenants that are not his; ok is false for
-// every other error.
-func outOfScope(err error) (a answer, ok bool) {
-	typed := wire.FromError(err)
-	if typed == nil || typed.Reason != wire.TenantOutOfScope {
-		return answer{}, false
-	}
-	return answer{denied: true, value: knowledgeResult{
-		Decision: decision(typed.Reason), ReasonCode: typed.Reason, Tool: typed.Tool,
-		RequestedTenants: names(typed.Requested), AllowedTenants: names(typed.Allowed),
-	}}, true
+// knowledgeSentences say what a reason means of the memory, where that is something
+// else, or there is something to do about it.
+var knowledgeSentences = map[wire.Reason]string{
+	wire.AccessDenied:      "This connection may not have that, or there is nothing of the kind. " + askAPerson,
+	wire.TenantOutOfScope:  "A tenant was named that is none of this connection's, so nothing was done. Name those of allowedTenants, or ask the person who runs this agent.",
+	wire.ResourceTooLarge:  "That is too large. Search with rarer words, a shorter phrase or in fewer tenants; capture a shorter text.",
+	wire.ResourceChanged:   "The memory changed meanwhile: ask once more.",
+	wire.BrokerUnavailable: "The broker cannot be reached, or is still reading the memory: try again in a moment.",
 }
 
 func names(joined string) []string {
 	if joined == "" {
-		return nil
+		return []string{}
 	}
 	return strings.Split(joined, ",")
 }
@@ -230,9 +255,6 @@ func names(joined string) []string {
 // told makes an answer of what the daemon said.
 func told[Response any](got Response, err error, value func(Response) any) (answer, error) {
 	if err != nil {
-		if a, ok := outOfScope(err); ok {
-			return a, nil
-		}
 		return answer{}, err
 	}
 	return answer{value: value(got)}, nil

@@ -255,7 +255,7 @@ func TestFlood(t *testing.T) {
 type boom struct{}
 
 func (boom) handle(context.Context, scope) (answer, error) { panic(errors.New("marker")) }
-func (boom) refused(wire.Reason) any                       { return nil }
+func (boom) refused(*wire.Error) any                       { return nil }
 
 // A handler that panics costs one call, and its panic's value is not told.
 func TestPanic(t *testing.T) {
@@ -267,7 +267,7 @@ func TestPanic(t *testing.T) {
 		Trouble: func(reason wire.Reason, text string) { told <- string(reason) + ": " + text },
 	}
 	c := startConfig(t, config, func(s *shim) {
-		t := tool{name: "boom", input: noInput, output: noInput, parse: func([]strict.Member, string) (ask, bool) { return boom{}, true }}
+		t := tool{name: "boom", input: noInput, output: noInput, parse: func([]strict.Member, string) (ask, *wire.Error) { return boom{}, nil }}
 		s.server.AddTool(t.describe("worker"), s.envelope(t))
 	})
 	c.greet()

@@ -45,7 +45,8 @@ func boundary(subject string) string {
 // instructions are what the client is told first, before the daemon has said whose
 // connection this is. So they name no subject.
 const instructions = "Hands out documents that the subject of this connection was granted, each use recorded. " +
-	"list_resources names what can be read now, read_resource reads one. " + denials
+	"list_resources names what can be read now, read_resource reads one. " +
+	"Where search_knowledge is among the tools there is a memory that agents share: search it before you decide, and capture what others should know. " + denials
 
 // tools are what every shim serves.
 func (s *shim) tools() []tool {
@@ -53,7 +54,7 @@ func (s *shim) tools() []tool {
 		{
 			name: "list_resources", title: "List readable resources", input: noInput, output: listOutput,
 			description: "Name the resources that this subject may read now; never their content.",
-			parse:       func([]strict.Member, string) (ask, bool) { return listAsk{}, true },
+			parse:       func([]strict.Member, string) (ask, *wire.Error) { return listAsk{}, nil },
 		},
 		{
 			name: "read_resource", title: "Read a resource", input: resourceInput, output: readOutput,
@@ -68,8 +69,8 @@ func (s *shim) tools() []tool {
 		{
 			name: "capability_report", title: "Report capabilities", input: noInput, output: reportOutput,
 			description: "Say what holds for this connection as it was probed: versions, subject, run, tier, profile, what is covered and what is not.",
-			parse: func(_ []strict.Member, revision string) (ask, bool) {
-				return reportAsk{version: s.version, subject: s.bound(), revision: revision}, true
+			parse: func(_ []strict.Member, revision string) (ask, *wire.Error) {
+				return reportAsk{version: s.version, subject: s.bound(), revision: revision}, nil
 			},
 		},
 	}, knowledgeTools()...)
@@ -103,6 +104,13 @@ func stringArgument(arguments []strict.Member, key, missing string) (value strin
 	return value, ok
 }
 
+func malformedUnless(ok bool) *wire.Error {
+	if ok {
+		return nil
+	}
+	return wire.Deny(wire.InvalidArgument)
+}
+
 // listAsk is a call of list_resources.
 type listAsk struct{}
 
@@ -123,8 +131,8 @@ func (listAsk) handle(ctx context.Context, scope scope) (answer, error) {
 	return answer{value: listResult{Resources: names, ReasonCode: wire.Allowed}}, nil
 }
 
-func (listAsk) refused(reason wire.Reason) any {
-	return listResult{Resources: []string{}, ReasonCode: reason}
+func (listAsk) refused(why *wire.Error) any {
+	return listResult{Resources: []string{}, ReasonCode: why.Reason}
 }
 
 // readAsk is a call of read_resource.
@@ -137,9 +145,9 @@ type readResult struct {
 	ApprovalID string      `json:"approvalId,omitempty"` // of the request that waits for a person
 }
 
-func parseRead(arguments []strict.Member, _ string) (ask, bool) {
+func parseRead(arguments []strict.Member, _ string) (ask, *wire.Error) {
 	name, ok := stringArgument(arguments, "resourceId", "")
-	return readAsk{name: name}, ok
+	return readAsk{name: name}, malformedUnless(ok)
 }
 
 func (r readAsk) handle(ctx context.Context, scope scope) (answer, error) {
@@ -150,7 +158,7 @@ func (r readAsk) handle(ctx context.Context, scope scope) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	head, err := json.Marshal(r.refused(wire.Allowed))
+	head, err := json.Marshal(r.result(wire.Allowed))
 	if err != nil {
 		release()
 		return answer{}, err
@@ -166,7 +174,9 @@ func (r readAsk) handle(ctx context.Context, scope scope) (answer, error) {
 	return answer{payload: p}, nil
 }
 
-func (r readAsk) refused(reason wire.Reason) any {
+func (r readAsk) refused(why *wire.Error) any { return r.result(why.Reason) }
+
+func (r readAsk) result(reason wire.Reason) readResult {
 	return readResult{Decision: decision(reason), ReasonCode: reason, ResourceID: r.name}
 }
 
@@ -190,10 +200,10 @@ type explainResult struct {
 	Action string `json:"action"`
 }
 
-func parseExplain(arguments []strict.Member, _ string) (ask, bool) {
+func parseExplain(arguments []strict.Member, _ string) (ask, *wire.Error) {
 	name, ok := stringArgument(arguments, "resourceId", "")
 	action, also := stringArgument(arguments, "action", "read")
-	return explainAsk{name: name, action: action}, ok && also
+	return explainAsk{name: name, action: action}, malformedUnless(ok && also)
 }
 
 func (e explainAsk) handle(ctx context.Context, scope scope) (answer, error) {
@@ -205,8 +215,8 @@ func (e explainAsk) handle(ctx context.Context, scope scope) (answer, error) {
 	return answer{value: result, denied: verdict.Decision != "allow"}, nil
 }
 
-func (e explainAsk) refused(reason wire.Reason) any {
-	return explainResult{readResult{Decision: decision(reason), ReasonCode: reason, ResourceID: e.name}, e.action}
+func (e explainAsk) refused(why *wire.Error) any {
+	return explainResult{readResult{Decision: decision(why.Reason), ReasonCode: why.Reason, ResourceID: e.name}, e.action}
 }
 
 // reportAsk is a call of capability_report.
@@ -246,9 +256,9 @@ func (r reportAsk) handle(ctx context.Context, scope scope) (answer, error) {
 }
 
 // refused claims nothing: without a run nothing was probed.
-func (r reportAsk) refused(reason wire.Reason) any {
+func (r reportAsk) refused(why *wire.Error) any {
 	return reportResult{
-		ReasonCode: reason, Version: r.version, Platform: runtime.GOOS + "/" + runtime.GOARCH, MCPRevision: r.revision,
+		ReasonCode: why.Reason, Version: r.version, Platform: runtime.GOOS + "/" + runtime.GOARCH, MCPRevision: r.revision,
 		SubjectID: r.subject, Covered: []string{}, NotProvided: []string{},
 	}
 }

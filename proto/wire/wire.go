@@ -104,6 +104,10 @@ type Error struct {
 	// Approval is the id of the request to a person that ApprovalPending is about.
 	Approval string
 
+	// Argument is set with InvalidArgument where an agent can mend it: which one is no
+	// good. Message says then what it has to be, and repeats nothing of it.
+	Argument string
+
 	// Tool, Requested and Allowed are set with TenantOutOfScope: the tool, the tenants
 	// that were named and are not granted, and those of the caller's own that are, with
 	// commas between them.
@@ -148,7 +152,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: string(e.Reason)}
 	for key, value := range map[string]string{
 		"cause": e.Cause, "hint": e.Hint, "unknown": e.Unknown, "name": e.Name, "approval": e.Approval, "auth": string(e.Auth),
-		"tool": e.Tool, "requested": e.Requested, "allowed": e.Allowed,
+		"tool": e.Tool, "requested": e.Requested, "allowed": e.Allowed, "argument": e.Argument,
 	} {
 		if value == "" {
 			continue
@@ -193,6 +197,12 @@ func Unauthenticated(auth Auth) *Error {
 	return e
 }
 
+// Invalid is the error of a request with an argument that is no good: message says
+// what it has to be, for agents, and repeats nothing of what it is.
+func Invalid(argument, message string) *Error {
+	return &Error{Reason: InvalidArgument, Argument: argument, Message: message}
+}
+
 // OutOfScope is the error of a request that names tenants beyond the granted scope:
 // it says which, and which are the caller's own. Names have no commas.
 func OutOfScope(tool string, requested, allowed []string) *Error {
@@ -226,7 +236,7 @@ func FromError(err error) *Error {
 		return &Error{
 			Reason: Reason(info.Reason), Message: st.Message(), Cause: info.Metadata["cause"], Hint: info.Metadata["hint"],
 			Unknown: info.Metadata["unknown"], Name: info.Metadata["name"], Approval: info.Metadata["approval"], Auth: Auth(info.Metadata["auth"]),
-			Tool: info.Metadata["tool"], Requested: info.Metadata["requested"], Allowed: info.Metadata["allowed"],
+			Tool: info.Metadata["tool"], Requested: info.Metadata["requested"], Allowed: info.Metadata["allowed"], Argument: info.Metadata["argument"],
 		}
 	}
 	switch st.Code() {
