@@ -43,7 +43,7 @@ type Keys struct {
 // of those come, there is as much room for runs.
 type keyedConn struct {
 	judges bool
-	runs   int // or questions
+	runs   int           // or questions
 	made   chan struct{} // closed when it was made, or could not be
 	err    error         // why it could not be
 	conn   *grpc.ClientConn

@@ -343,7 +343,7 @@ func (r *rates) enter(c *countedConn) bool {
 			return false
 		}
 		r.drop(spare)
-		go spare.Close() // of TLS it may take a while
+		go func() { _ = spare.Close() }() // it is nobody's
 	}
 	if r.addresses[c.address] == nil {
 		r.addresses[c.address] = map[*countedConn]bool{}
