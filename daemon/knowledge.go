@@ -26,6 +26,8 @@ import (
 type knowledge struct {
 	index *memory.Index
 
+	most int64 // bytes that the index may take, about
+
 	indexed atomic.Int64 // rows, while it is built
 	total   atomic.Int64
 	dropped atomic.Bool
@@ -58,11 +60,14 @@ func newKnowledge() *knowledge {
 	}
 	settled := make(chan struct{})
 	life, end := context.WithCancel(context.Background())
-	return &knowledge{life: life, end: end, settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}, shares: map[string]*subjectShare{}, parts: map[string]part{}, cuts: map[string]uint64{}}
+	return &knowledge{most: maxIndex, life: life, end: end, settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}, shares: map[string]*subjectShare{}, parts: map[string]part{}, cuts: map[string]uint64{}}
 }
 
 // errNotReady says that the index is not whole yet.
 var errNotReady = &wire.Error{Reason: wire.BrokerUnavailable, Message: "the memory is being read; try again in a moment"}
+
+// full reports whether the index takes as much as it may.
+func (k *knowledge) full() bool { return k.index.Held() >= k.most }
 
 // use returns the index with everything in it that is known by now.
 func (k *knowledge) use() (*memory.Index, error) {

@@ -494,6 +494,9 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 	if st.knowledge.entries()+max(len(added), len(im.would.tenants)) > maxEntries {
 		return change{}, refuse("there can be at most %d entries", maxEntries)
 	}
+	if len(added) > 0 && st.knowledge.full() {
+		return change{}, refuse("the index of the memory takes as much as it may, %d MiB", maxIndex>>20)
+	}
 	im.added += uint64(len(added))
 	if len(added) == 0 || im.dry {
 		return change{}, nil

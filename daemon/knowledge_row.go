@@ -34,6 +34,9 @@ const (
 	// maxEntries is how many entries there may be in all tenants: what is searched is
 	// in memory.
 	maxEntries = 1_000_000
+	// maxIndex is about how many bytes of memory the index may take: entries of many
+	// different words take more of it than their texts have.
+	maxIndex = 2 << 30
 )
 
 // Kinds of entries.

@@ -83,7 +83,7 @@ func (k *knowledge) shareOut(id string) {
 
 // room reports whether a subject may capture an entry more; else it says why not.
 func (k *knowledge) room(e *knowledgeEntry, limits shareLimits) (cause string, ok bool) {
-	if k.entries() >= maxEntries {
+	if k.entries() >= maxEntries || k.full() {
 		return causeMemoryFull, false
 	}
 	k.mu.Lock()

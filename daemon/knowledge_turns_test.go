@@ -193,3 +193,37 @@ func TestCapturesMakeWay(t *testing.T) {
 		t.Errorf("left: %v", l.captures)
 	}
 }
+
+// An index that takes as much as it may takes in nothing more, of agents and of
+// imports, and does again once something went.
+func TestIndexIsFull(t *testing.T) {
+	l := newLibrary(t)
+	l.indexKnowledge()
+	k := l.state().knowledge
+	capture := func(title string) wire.Reason {
+		t.Helper()
+		_, err := broker{d: l.Daemon}.CaptureKnowledge(l.ctx, &brokerv1.CaptureKnowledgeRequest{RunId: l.run.id, Tenant: "acme", Kind: "note", Title: title})
+		return reasonOf(err)
+	}
+	bring := func(title string) error {
+		im := importing{o: l.op(), ids: map[string]string{}, would: newImported()}
+		return im.piece(l.desk.ctx, []byte(`{"tenant":"other","kind":"note","title":"`+title+`"}`+"\n"))
+	}
+	if got := capture("one"); got != wire.Allowed {
+		t.Fatal(got)
+	}
+	l.must(nil, bring("two"))
+	_, err := k.use() // with that
+	l.must(nil, err)
+	k.most = k.index.Held()
+	if got := capture("three"); got != wire.PolicyBlocked {
+		t.Errorf("a capture: %v", got)
+	}
+	if err := bring("four"); err == nil {
+		t.Error("an import went on")
+	}
+	l.must(l.op().RemoveTenant(l.desk.ctx, &operatorv1.RemoveTenantRequest{Name: "other"}))
+	if got := capture("three"); got != wire.Allowed { // the control
+		t.Errorf("a capture: %v", got)
+	}
+}

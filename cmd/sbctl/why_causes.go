@@ -218,7 +218,7 @@ func meanings() map[cause]string {
 		causeExisted:        "the same entry was there already, and nothing was added",
 		causeAllTenants:     "it was about every tenant that was granted, of which there were more than an entry names",
 		causeShareFull:      "the subject has captured as much of the memory as config.yaml lets one (memory.subjectEntries, memory.subjectBytes)",
-		causeMemoryFull:     "the memory holds as many entries as there may be",
+		causeMemoryFull:     "the memory holds as many entries as there may be, or its index takes as much as it may",
 		causeCapturesRate:   "the subject has captured as often in a minute as config.yaml lets one (memory.capturesPerMinute)",
 		causeSearchTooLong:  "what was looked for stands in more places than one search reads",
 		causeScopeChanged:   "what the subject may read became less while it was read",

@@ -87,3 +87,51 @@ func TestLater(t *testing.T) {
 		}
 	}
 }
+
+// What is held is counted, whatever comes and goes.
+func TestHeld(t *testing.T) {
+	ix := newIndex(t)
+	for i := range 200 {
+		add(t, ix, note(fmt.Sprintf("a%d", i), "acme", strings.Repeat("same ", 100)), note(fmt.Sprintf("b%d", i), "other", fmt.Sprintf("word%d other%d", i, i)))
+	}
+	weighed := func() (sum int64) {
+		for _, v := range ix.views([]string{"acme", "other"}) {
+			for _, p := range v.pieces {
+				sum += int64(p.weight())
+			}
+		}
+		return sum
+	}
+	held := func(what string) int64 {
+		t.Helper()
+		if got, want := ix.Held(), weighed(); got != want {
+			t.Errorf("%s: %d, want %d", what, got, want)
+		}
+		return ix.Held()
+	}
+	full := held("added")
+	ix.Settle()
+	if settled := held("settled"); settled > full || settled < 200*100 {
+		t.Errorf("settled: %d, was %d", settled, full)
+	}
+	for i := range 200 {
+		if err := ix.Forget(fmt.Sprintf("a%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := held("forgotten"); left == 0 || left > full-200*100 {
+		t.Errorf("forgotten: %d, was %d", left, full)
+	}
+	ix.RemoveTenant("other")
+	if left := held("removed"); left != 0 {
+		t.Errorf("left: %d", left)
+	}
+	add(t, ix, note("c", "other", "again"))
+	if held("again") == 0 {
+		t.Error("a tenant of the same name is not counted")
+	}
+	ix.Drop()
+	if ix.Held() != 0 {
+		t.Error("a dropped index holds something")
+	}
+}

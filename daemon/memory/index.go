@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // Errors of [Index.Add], [Index.Forget] and [Index.Recent].
@@ -48,6 +49,9 @@ type Index struct {
 	// waiting has, by the id of an entry that is not there, the one that takes its
 	// place.
 	waiting map[string]*document
+
+	// held is about what it takes in memory, in bytes.
+	held atomic.Int64
 
 	scratch sync.Pool
 }
@@ -205,7 +209,7 @@ func (ix *Index) open(name string) *tenant {
 		ix.mu.Lock()
 		t := ix.tenants[name]
 		if t == nil {
-			t = &tenant{name: name}
+			t = &tenant{name: name, all: &ix.held}
 			t.now.Store(&view{})
 			ix.tenants[name] = t
 		}
@@ -333,6 +337,7 @@ func (ix *Index) RemoveTenant(name string) int {
 	t.removed = true
 	v := t.now.Load()
 	t.now.Store(&view{})
+	t.hold(nil)
 	all := slices.Clone(v.forgotten)
 	for _, p := range v.pieces {
 		all = append(all, p.documents...)
@@ -369,6 +374,7 @@ func (ix *Index) Drop() {
 		}
 	}
 	ix.dropped = true
+	ix.held.Store(0)
 	ix.tenants, ix.entries, ix.waiting = nil, nil, nil
 	ix.scratch = sync.Pool{}
 }

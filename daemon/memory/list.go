@@ -168,6 +168,10 @@ func (ix *Index) Stats(tenants []string) []TenantStats {
 	return stats
 }
 
+// Held returns about how many bytes of memory the index takes; entries without content
+// take nothing.
+func (ix *Index) Held() int64 { return ix.held.Load() }
+
 // Size says what the index holds.
 func (ix *Index) Size() Size {
 	ix.life.RLock()

@@ -30,6 +30,11 @@ type tenant struct {
 	removed bool
 	// now is what a search reads.
 	now atomic.Pointer[view]
+
+	// held is what the index of it takes, in bytes, and all that of the whole index;
+	// writing.
+	held int64
+	all  *atomic.Int64
 }
 
 // view is a tenant's index at a moment. It does not change.
@@ -51,6 +56,17 @@ func (t *tenant) show(pieces []*piece, turn uint32, forgotten []*document) {
 		v.words += p.words
 	}
 	t.now.Store(v)
+	t.hold(pieces)
+}
+
+// hold counts what pieces take; the caller holds writing.
+func (t *tenant) hold(pieces []*piece) {
+	held := int64(0)
+	for _, p := range pieces {
+		held += int64(p.weight())
+	}
+	t.all.Add(held - t.held)
+	t.held = held
 }
 
 // level is how far a piece has come: pieces of one level weigh about as much.
