@@ -213,7 +213,7 @@ func TestMemoryFault(t *testing.T) {
 	if _, err := l.op().ListTenants(l.desk.ctx, &operatorv1.ListTenantsRequest{}); reasonOf(err) != wire.IntegrityFailed || !strings.Contains(err.Error(), "the memory is not used") {
 		t.Errorf("the list of tenants: %v", err)
 	}
-	if !slices.ContainsFunc(l.probes(), func(p *operatorv1.Probe) bool { return p.GetName() == "memory" && p.GetStatus() == "fail" }) {
+	if !slices.ContainsFunc(l.probes(), func(p *operatorv1.Probe) bool { return p.GetName() == "shared-memory" && p.GetStatus() == "fail" }) {
 		t.Error("the status does not say it")
 	}
 }

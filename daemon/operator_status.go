@@ -41,6 +41,7 @@ func (o operator) Status(ctx context.Context, _ *operatorv1.StatusRequest) (*ope
 	st := d.state()
 	st.mu.RLock()
 	uid := callerOf(ctx).UID
+	s.Tenants = uint32(len(st.tenants))
 	s.Resources, s.Subjects, s.Profiles = uint32(st.count(uid)), uint32(len(st.set.Subjects())), uint32(len(st.set.Profiles()))
 	for g := range st.set.Each() {
 		if st.grantState(g, at) == grants.Active && !st.namesHidden(uid, g.Pattern) {
@@ -50,6 +51,11 @@ func (o operator) Status(ctx context.Context, _ *operatorv1.StatusRequest) (*ope
 	st.mu.RUnlock()
 	if st.open {
 		s.KnowledgeIndexed, s.KnowledgeToIndex = st.knowledge.progress()
+		if fault := st.knowledge.failed(); fault != nil {
+			s.KnowledgeCause = fault.Error()
+		} else if s.KnowledgeToIndex == 0 {
+			s.KnowledgeEntries = uint64(st.knowledge.entries())
+		}
 	}
 	for _, r := range d.runs.list(false) {
 		s.Runs = append(s.Runs, r.message(uid))
@@ -196,7 +202,7 @@ func (d *Daemon) probes() []*operatorv1.Probe {
 	}
 	if st := d.state(); st.open {
 		if fault := st.knowledge.failed(); fault != nil {
-			probes = append(probes, &operatorv1.Probe{Name: "memory", Status: "fail", Summary: "it cannot be read: " + fault.Error()})
+			probes = append(probes, &operatorv1.Probe{Name: "shared-memory", Status: "fail", Summary: "it is not used: " + fault.Error()})
 		}
 		probes = append(probes, d.shareProbes(st.knowledge)...)
 	}

@@ -60,6 +60,9 @@ type statusView struct {
 
 	MemoryRead   uint64 `json:"memoryRead"`   // entries, while the memory is being read
 	MemoryToRead uint64 `json:"memoryToRead"` // 0: it is ready, or the vault is locked
+	Entries      uint64 `json:"memoryEntries"`
+	MemoryCause  string `json:"memoryCause,omitempty"` // why it is not used
+	Tenants      uint32 `json:"tenants"`
 
 	Slots      []slotView `json:"slots"`
 	RewrapLeft uint64     `json:"rewrapLeft"`
@@ -107,6 +110,7 @@ func (statusCmd) Run(ctx context.Context, a *app) error {
 			Approvals: s.GetApprovals(), Approvable: s.GetApprovable(), Servers: s.GetServers(), UntrustedServers: append([]string{}, s.GetUntrustedServers()...),
 			Operators: append([]uint32{}, s.GetOperators()...), Profiles: s.GetProfiles(),
 			MemoryRead: s.GetKnowledgeIndexed(), MemoryToRead: s.GetKnowledgeToIndex(),
+			Entries: s.GetKnowledgeEntries(), MemoryCause: s.GetKnowledgeCause(), Tenants: s.GetTenants(),
 		},
 	})
 	if err != nil {
@@ -189,10 +193,16 @@ func (a *app) statusWarnings(s *operatorv1.StatusResponse) []string {
 	return warnings
 }
 
-// memoryWords say how far the memory was read; nothing once it is ready.
+// memoryWords say how far the memory was read, and then how much there is of it;
+// nothing where there is no tenant.
 func memoryWords(s *operatorv1.StatusResponse) string {
-	if s.GetKnowledgeToIndex() == 0 {
+	switch {
+	case s.GetKnowledgeCause() != "":
+		return "not used: " + s.GetKnowledgeCause()
+	case s.GetKnowledgeToIndex() == 0 && s.GetTenants() == 0:
 		return ""
+	case s.GetKnowledgeToIndex() == 0:
+		return fmt.Sprintf("ready, %s of %s", count(s.GetKnowledgeEntries(), "entry"), count(s.GetTenants(), "tenant"))
 	}
 	return fmt.Sprintf("being read: %d of %s; until then agents are told to come again", s.GetKnowledgeIndexed(), count(s.GetKnowledgeToIndex(), "entry"))
 }

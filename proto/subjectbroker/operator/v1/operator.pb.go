@@ -151,8 +151,14 @@ type StatusResponse struct {
 	KnowledgeIndexed uint64 `protobuf:"varint,37,opt,name=knowledge_indexed,json=knowledgeIndexed,proto3" json:"knowledge_indexed,omitempty"`
 	// Entries that there are to read; 0 when it is ready, and while the vault is locked.
 	KnowledgeToIndex uint64 `protobuf:"varint,38,opt,name=knowledge_to_index,json=knowledgeToIndex,proto3" json:"knowledge_to_index,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Entries of the governed memory, forgotten ones too; 0 until it is ready.
+	KnowledgeEntries uint64 `protobuf:"varint,39,opt,name=knowledge_entries,json=knowledgeEntries,proto3" json:"knowledge_entries,omitempty"`
+	// Why it cannot be used; empty while it can, or is being read.
+	KnowledgeCause string `protobuf:"bytes,40,opt,name=knowledge_cause,json=knowledgeCause,proto3" json:"knowledge_cause,omitempty"`
+	// How many tenants there are.
+	Tenants       uint32 `protobuf:"varint,41,opt,name=tenants,proto3" json:"tenants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
@@ -447,6 +453,27 @@ func (x *StatusResponse) GetKnowledgeIndexed() uint64 {
 func (x *StatusResponse) GetKnowledgeToIndex() uint64 {
 	if x != nil {
 		return x.KnowledgeToIndex
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetKnowledgeEntries() uint64 {
+	if x != nil {
+		return x.KnowledgeEntries
+	}
+	return 0
+}
+
+func (x *StatusResponse) GetKnowledgeCause() string {
+	if x != nil {
+		return x.KnowledgeCause
+	}
+	return ""
+}
+
+func (x *StatusResponse) GetTenants() uint32 {
+	if x != nil {
+		return x.Tenants
 	}
 	return 0
 }
@@ -9992,7 +10019,8 @@ var File_subjectbroker_operator_v1_operator_proto protoreflect.FileDescriptor
 const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\n" +
 	"(subjectbroker/operator/v1/operator.proto\x12\x19subjectbroker.operator.v1\x1a)subjectbroker/operator/v1/knowledge.proto\"\x0f\n" +
-	"\rStatusRequest\"\xfe\t\n" +
+	"\rStatusRequest\"\xee\n" +
+	"\n" +
 	"\x0eStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x10\n" +
 	"\x03api\x18\x02 \x01(\rR\x03api\x12\x10\n" +
@@ -10045,7 +10073,10 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\aservers\x18# \x01(\rR\aservers\x12+\n" +
 	"\x11untrusted_servers\x18$ \x03(\tR\x10untrustedServers\x12+\n" +
 	"\x11knowledge_indexed\x18% \x01(\x04R\x10knowledgeIndexed\x12,\n" +
-	"\x12knowledge_to_index\x18& \x01(\x04R\x10knowledgeToIndex\"1\n" +
+	"\x12knowledge_to_index\x18& \x01(\x04R\x10knowledgeToIndex\x12+\n" +
+	"\x11knowledge_entries\x18' \x01(\x04R\x10knowledgeEntries\x12'\n" +
+	"\x0fknowledge_cause\x18( \x01(\tR\x0eknowledgeCause\x12\x18\n" +
+	"\atenants\x18) \x01(\rR\atenants\"1\n" +
 	"\aKeySlot\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\"_\n" +
