@@ -235,6 +235,9 @@ func (b broker) ReadEntry(ctx context.Context, req *brokerv1.ReadEntryRequest) (
 		if err == nil && out.Entry == nil { // removed just now
 			err = vault.ErrNotFound
 		}
+		if err == nil {
+			err = c.successors(scope, out.Entry)
+		}
 		return out, 1, err
 	})
 }
@@ -270,8 +273,41 @@ func (b broker) EntryHistory(ctx context.Context, req *brokerv1.EntryHistoryRequ
 			out.Entries = append(out.Entries, message)
 			return nil
 		})
+		if err == nil {
+			err = c.successors(scope, out.Entries...)
+		}
 		return out, uint64(len(out.Entries)), err
 	})
+}
+
+// successors takes out of entries what took their place, where the rows do not say so
+// themselves, or are of no tenant of the scope.
+func (c *recollection) successors(scope []string, entries ...*brokerv1.KnowledgeEntry) error {
+	replaces := map[string]string{}
+	for _, e := range entries {
+		replaces[e.GetEntryId()] = e.GetSupersedes()
+	}
+	var others []string
+	for _, e := range entries {
+		if _, read := replaces[e.GetSupersededBy()]; e.GetSupersededBy() != "" && !read {
+			others = append(others, e.GetSupersededBy())
+		}
+	}
+	if len(others) > 0 {
+		err := c.rows(scope, others, func(e knowledgeEntry) error {
+			replaces[e.ID] = e.Supersedes
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, e := range entries {
+		if e.GetSupersededBy() != "" && replaces[e.GetSupersededBy()] != e.GetEntryId() {
+			e.SupersededBy, e.Superseded = "", 0
+		}
+	}
+	return nil
 }
 
 // windowOf is as much of a chain as one answer holds: so that the last of one answer is

@@ -79,6 +79,7 @@ func TestStoreFiltersByItself(t *testing.T) {
 	mine := l.learn("acme", "plan two", first)
 	foreign := l.learn("other", "plan of somebody", "")
 	newer := l.learn("other", "plan of somebody, later", foreign)
+	last := l.learn("other", "plan of somebody, at last", "")
 	l.indexKnowledge()
 	look := func() (found []proto.Message) {
 		t.Helper()
@@ -106,7 +107,7 @@ func TestStoreFiltersByItself(t *testing.T) {
 	l.must(nil, err)
 	for _, e := range []memory.Entry{
 		{ID: foreign, Title: "plan of somebody"}, {ID: first, Title: "plan one", Supersedes: foreign}, {ID: mine, Title: "plan two", Supersedes: first},
-		{ID: newer, Title: "plan of somebody, later"},
+		{ID: newer, Title: "plan of somebody, later"}, {ID: last, Title: "plan of somebody, at last", Supersedes: mine},
 	} {
 		e.Tenant, e.Kind = "acme", "note"
 		l.must(nil, lies.Add(e))
@@ -114,21 +115,28 @@ func TestStoreFiltersByItself(t *testing.T) {
 	l.state().knowledge.index = lies
 	query, err := memory.ParseQuery("somebody")
 	l.must(nil, err)
-	if found := lies.Search(query, memory.Scope{Tenants: []string{"acme"}}); len(found.Hits) != 2 { // the control
+	if found := lies.Search(query, memory.Scope{Tenants: []string{"acme"}}); len(found.Hits) != 2 || found.Hits[0].ID != last && found.Hits[1].ID != last { // the control
 		t.Fatalf("the index does not lie: %v", found)
 	}
 	for _, answer := range look() {
 		text := fmt.Sprint(answer)
-		for _, word := range []string{foreign, newer, "somebody"} {
+		for _, word := range []string{foreign, newer, last, "somebody"} {
 			if strings.Contains(text, word) {
 				t.Errorf("%s left: %v", word, answer)
 			}
 		}
 	}
-	for _, id := range []string{foreign, newer} {
+	for _, id := range []string{foreign, newer, last} {
 		if got, err := l.read(id); err == nil {
 			t.Errorf("%v", got)
 		}
+	}
+	// What is captured is there already, says the index, and names somebody's.
+	e := knowledgeEntry{Tenant: "acme", Kind: "note", Title: "said before"}
+	l.state().knowledge.current[e.digest()] = foreign
+	got, err := broker{d: l.Daemon}.CaptureKnowledge(l.ctx, &brokerv1.CaptureKnowledgeRequest{RunId: l.run.id, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title})
+	if err == nil || reasonOf(err) != wire.ResourceChanged {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 

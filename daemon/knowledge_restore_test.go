@@ -2,10 +2,12 @@ package daemon_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"subjectbroker/daemon/daemontest"
@@ -185,4 +187,69 @@ func TestRestoreFromBeforeTheMemory(t *testing.T) {
 	equal(t, "found", strings.Join(recalled(t, run, "marker"), ","), "a marker")
 	d.Stop()
 	sound(t, home)
+}
+
+// The memory through a new root key, new data keys, a panic, and locks while it is
+// searched: nothing of it is lost, and while it is locked nothing of it is told.
+func TestMemoryThroughKeysAndLocks(t *testing.T) {
+	t.Parallel()
+	d := daemontest.Start(t)
+	addRecovery(t, d)
+	run := librarian(t, d, "acme")
+	for i := range 50 {
+		capture(t, run, "acme", fmt.Sprint("a marker ", i), strings.Repeat("words of it ", 50), "")
+	}
+	before := exported(t, d, &operatorv1.ExportKnowledgeRequest{})
+	same := func(after string) {
+		t.Helper()
+		awaitMemory(t, d)
+		equal(t, "after "+after, exported(t, d, &operatorv1.ExportKnowledgeRequest{}), before)
+	}
+	_, err := d.Operator().Rekey(t.Context(), &operatorv1.RekeyRequest{})
+	must(t, err)
+	same("a new root key")
+	_, err = d.Operator().RotateKey(t.Context(), &operatorv1.RotateKeyRequest{})
+	must(t, err)
+	same("new data keys")
+	eventually(t, "every row has the new key", func() bool { return keysOf(t, d).GetRewrapTotal() == 0 })
+	same("rewrapping")
+
+	// Searches that a lock comes upon end with an answer that is whole, or with none.
+	for round := range 3 {
+		var asks sync.WaitGroup
+		for range 4 {
+			asks.Go(func() {
+				for {
+					got, err := run.SearchKnowledge(t.Context(), &brokerv1.SearchKnowledgeRequest{RunId: run.ID, Query: "marker", Limit: 50})
+					switch reason := reasonFrom(err); {
+					case err == nil && len(got.GetHits()) != 50:
+						t.Errorf("%d hits", len(got.GetHits()))
+					case err == nil:
+						continue
+					case reason != wire.VaultLocked && reason != wire.RunEnded && reason != wire.ResourceChanged:
+						t.Errorf("a search ends with %v", err)
+					}
+					return
+				}
+			})
+		}
+		if round == 2 {
+			_, err := d.Operator().Panic(t.Context(), &operatorv1.PanicRequest{})
+			must(t, err)
+		} else {
+			d.Lock()
+		}
+		asks.Wait()
+		d.Unlock()
+		same("a lock")
+		if round == 2 {
+			_, err := d.Broker().OpenRun(t.Context(), daemontest.Claim("worker"))
+			equal(t, "after a panic", daemontest.Reason(err), wire.AccessDenied)
+			d.SetEnabled("worker", true)
+		}
+		run = d.Open("worker")
+		equal(t, "found", len(recalled(t, run, "marker")), 10)
+	}
+	d.Restart()
+	same("a restart")
 }
