@@ -8,3 +8,8 @@ func OnStep(c *Config, fn func(step string)) { c.step = fn }
 
 // SlotSum is the sum that anybody can compute.
 var SlotSum = slotSum
+
+// OpenStored opens a stored value as that of a row, with whatever key its term has.
+func (v *Vault) OpenStored(bucket, name string, stored []byte) ([]byte, error) {
+	return v.keys.open(newScratch(), nil, bucket, name, stored)
+}
