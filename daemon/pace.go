@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"subjectbroker/daemon/peer"
+	"subjectbroker/proto/quick"
 )
 
 // A client that keeps a write waiting for readPause is not listened to until it
@@ -66,7 +67,7 @@ func (p pacing) ServerHandshake(accepted net.Conn) (net.Conn, credentials.AuthIn
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &paced{Conn: conn, peer: info.(*peer.Peer), epoch: time.Now()}
+	c := &paced{Conn: quick.Conn(conn), peer: info.(*peer.Peer), epoch: time.Now()}
 	p.gate.follow(c)
 	return c, info, nil
 }
