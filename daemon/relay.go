@@ -232,6 +232,7 @@ func (s *relay) serve() error {
 	}
 	s.send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Opened{Opened: &brokerv1.RelayOpened{
 		Methods: methods, Trusted: s.hosted || d.state().trusted(s.server) || s.misnamed(d.state()),
+		Ended: true,
 	}}})
 	told := s.tell(nil)
 	close(s.begun)
@@ -607,6 +608,18 @@ func (s *relay) malformed() error {
 
 // handle deals with one message after the first. Its error ends the stream.
 func (s *relay) handle(message *brokerv1.RelayRequest) error {
+	ended := message.GetEnded() // that comes first
+	if len(ended) > wire.MaxEnded || len(ended) > 0 && s.ending != nil {
+		return s.malformed()
+	}
+	for _, one := range ended {
+		if len(one.GetAnswer()) > 0 || one.GetMore() {
+			return s.malformed()
+		}
+		if err := s.outcome(one); err != nil {
+			return err
+		}
+	}
 	switch m := message.GetMessage().(type) {
 	case *brokerv1.RelayRequest_Call:
 		return s.call(m.Call)
@@ -625,6 +638,10 @@ func (s *relay) handle(message *brokerv1.RelayRequest) error {
 		return s.outcome(m.Outcome)
 	case *brokerv1.RelayRequest_Listed:
 		return s.listed(m.Listed)
+	case nil:
+		if len(ended) > 0 {
+			return nil
+		}
 	}
 	return s.malformed()
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -262,6 +263,34 @@ func TestCallsNeedAGrant(t *testing.T) {
 	if len(runs) != 1 || runs[0].GetCalls() != 1 || runs[0].GetDenials() != 5 {
 		t.Errorf("the run: %+v", runs)
 	}
+}
+
+// How calls ended may be said beside the next one, and comes before it, or by itself.
+func TestEndsBesideACall(t *testing.T) {
+	d := daemontest.Start(t)
+	r := relayOf(t, worker(t, d), "srv")
+	equal(t, "it is understood", r.opened.GetEnded(), true)
+	first := r.ask("ok", "{}")
+	equal(t, "the first", said(r.verdict(first)), "forward")
+	ended := func(id uint64, end brokerv1.RelayEnd) []*brokerv1.RelayOutcome {
+		return []*brokerv1.RelayOutcome{{Id: id, End: end, Delivered: true}}
+	}
+	r.sending.Lock()
+	r.id++
+	second := r.id
+	r.sending.Unlock()
+	must(t, r.send(&brokerv1.RelayRequest{
+		Ended:   ended(first, brokerv1.RelayEnd_RELAY_END_TOOL_ERROR),
+		Message: &brokerv1.RelayRequest_Call{Call: &brokerv1.RelayCall{Id: second, Method: "tools/call", Tool: "ok", Arguments: []byte("{}")}},
+	}))
+	equal(t, "the second", said(r.verdict(second)), "forward")
+	must(t, r.send(&brokerv1.RelayRequest{Ended: ended(second, brokerv1.RelayEnd_RELAY_END_OK)}))
+	d.Await(0, func(e verify.Entry) bool { return e.Kind == "call.done" && e.Cause == "OK" })
+	var got []string
+	for _, e := range d.Entries("call", "call.done") {
+		got = append(got, e.Kind+" "+e.Cause)
+	}
+	equal(t, "the log", strings.TrimSpace(strings.Join(got, ", ")), "call , call.done TOOL_ERROR, call , call.done OK")
 }
 
 func TestRules(t *testing.T) {
@@ -545,8 +574,25 @@ func TestMalformedRelays(t *testing.T) {
 		"a method twice":   {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok", Arguments: []byte("{"), More: true}), call(&brokerv1.RelayCall{Id: 1, Method: "x", Arguments: []byte("}")})},
 		"an early outcome": {{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{Id: 9, End: brokerv1.RelayEnd_RELAY_END_OK}}}},
 		"no end":           {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok"}), {Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{Id: 1}}}},
-		"a tool twice":     {{Message: &brokerv1.RelayRequest_Listed{Listed: &brokerv1.RelayListed{Tools: []*brokerv1.ServerTool{{Name: "a"}, {Name: "a"}}}}}},
-		"too large":        {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok", Arguments: make([]byte, 64<<10)})},
+		"an early end":     {{Ended: []*brokerv1.RelayOutcome{{Id: 9, End: brokerv1.RelayEnd_RELAY_END_OK}}}},
+		"an end of no kind": {
+			call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok"}), {Ended: []*brokerv1.RelayOutcome{{Id: 1}}},
+		},
+		"an end with an answer": {
+			call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok"}),
+			{Ended: []*brokerv1.RelayOutcome{{Id: 1, End: brokerv1.RelayEnd_RELAY_END_OK, Answer: []byte("{}")}}},
+		},
+		"too many ends": {
+			call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok"}),
+			{Ended: slices.Repeat([]*brokerv1.RelayOutcome{{Id: 1, End: brokerv1.RelayEnd_RELAY_END_OK}}, wire.MaxEnded+1)},
+		},
+		"ends between pieces": {
+			call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok"}),
+			{Message: &brokerv1.RelayRequest_Outcome{Outcome: &brokerv1.RelayOutcome{Id: 1, End: brokerv1.RelayEnd_RELAY_END_OK, Answer: []byte("{"), More: true}}},
+			{Ended: []*brokerv1.RelayOutcome{{Id: 1, End: brokerv1.RelayEnd_RELAY_END_OK}}},
+		},
+		"a tool twice": {{Message: &brokerv1.RelayRequest_Listed{Listed: &brokerv1.RelayListed{Tools: []*brokerv1.ServerTool{{Name: "a"}, {Name: "a"}}}}}},
+		"too large":    {call(&brokerv1.RelayCall{Id: 1, Method: "tools/call", Tool: "ok", Arguments: make([]byte, 64<<10)})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := daemontest.Start(t)

@@ -212,6 +212,7 @@ type Relay struct {
 	over   chan struct{}
 	calls  chan struct{} // one token for each call that waits for the daemon
 
+	joins  bool             // what has ended can be said beside something else
 	coming wire.JoinedTools // of the reader of the stream
 
 	sending chan struct{} // held while the stream is written
@@ -323,7 +324,7 @@ func (r *Relay) open(ctx context.Context) (err error) {
 	if opened == nil {
 		return wire.Deny(wire.InternalError)
 	}
-	r.Methods, r.trusted = opened.GetMethods(), opened.GetTrusted()
+	r.Methods, r.trusted, r.joins = opened.GetMethods(), opened.GetTrusted(), opened.GetEnded()
 	return nil
 }
 
@@ -612,13 +613,38 @@ func (r *Relay) sendHeld(last func() []*brokerv1.RelayRequest) error {
 		r.sendBegan = time.Time{}
 		r.mu.Unlock()
 	}()
-	for _, one := range append(r.takeOutcomes(), last()...) {
+	for _, one := range r.joined(r.takeOutcomes(), last()) {
 		if err := r.stream.Send(one); err != nil {
 			<-r.over // the reader learns why
 			return r.err
 		}
 	}
 	return nil
+}
+
+// joined is what is said of calls that have ended, and then the rest, in as few messages
+// as the daemon understands.
+func (r *Relay) joined(ended, rest []*brokerv1.RelayRequest) []*brokerv1.RelayRequest {
+	if !r.joins || len(ended) == 0 {
+		return append(ended, rest...)
+	}
+	var short []*brokerv1.RelayOutcome
+	var all []*brokerv1.RelayRequest // that come before the rest
+	for _, one := range ended {
+		if o := one.GetOutcome(); len(o.GetAnswer()) == 0 {
+			short = append(short, o)
+		} else {
+			all = append(all, one)
+		}
+	}
+	if len(rest) > 0 && len(short) <= wire.MaxEnded {
+		rest[0].Ended = short
+		return append(all, rest...)
+	}
+	for some := range slices.Chunk(short, wire.MaxEnded) {
+		all = append(all, &brokerv1.RelayRequest{Ended: some})
+	}
+	return append(all, rest...)
 }
 
 // hold takes a place in gate, unless ctx or the relay ends first.

@@ -309,6 +309,45 @@ func TestRelayRefused(t *testing.T) {
 
 // A daemon that was not restarted since the update serves runs, and says plainly
 // that it judges no calls.
+// What has ended is said beside the next call, where the daemon takes it so, and before
+// it.
+func TestOutcomesBesideTheNextCall(t *testing.T) {
+	for _, older := range []bool{false, true} {
+		b := workertest.Start(t)
+		if older {
+			b.HearsApart()
+		}
+		r := relay(t, b, worker.RelayConfig{Mode: worker.Wrapped})
+		judge := func() uint64 {
+			t.Helper()
+			verdict, err := r.Judge(t.Context(), call("a", `{}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return verdict.ID
+		}
+		id, joined := judge(), 0
+		want := []string{"open files", "call tools/call a {}"}
+		for range 50 { // where that takes long, the end is said by itself
+			before := b.RelayMessages()
+			if err := r.Outcome(t.Context(), worker.RelayOutcome{ID: id, End: worker.EndOK, Delivered: true}); err != nil {
+				t.Fatal(err)
+			}
+			id = judge()
+			want = append(want, "outcome OK  delivered", "call tools/call a {}")
+			if b.RelayMessages() == before+1 {
+				joined++
+			}
+		}
+		if diff := cmp.Diff(want, b.Relayed()); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+		if (joined > 0) == older {
+			t.Errorf("of an older daemon: %v; said together: %d times", older, joined)
+		}
+	}
+}
+
 func TestRelayOlderDaemon(t *testing.T) {
 	b := workertest.Start(t)
 	b.Allow("worker")

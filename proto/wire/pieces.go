@@ -21,6 +21,10 @@ const (
 // in bytes: there is room for the rest of the message.
 const PieceSize = 48 << 10
 
+// MaxEnded is how many calls one RelayRequest may say have ended, beside what else it
+// says.
+const MaxEnded = 64
+
 // ToolPiece is a piece of what a server offers.
 type ToolPiece struct {
 	Tools        []*brokerv1.ServerTool

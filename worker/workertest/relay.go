@@ -33,6 +33,8 @@ type relaying struct {
 	listed       []*brokerv1.RelayListed
 	servers      []string
 	silent       bool // OpenRun does not say which servers there are
+	apart        bool // what has ended is a message of its own
+	messages     int
 }
 
 // relayStream is one open relay.
@@ -140,6 +142,21 @@ func (b *Broker) SaysNothingAtStart() {
 	b.relaying.silent = true
 }
 
+// HearsApart makes relays take what has ended as messages of its own alone, as older
+// daemons do.
+func (b *Broker) HearsApart() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.relaying.apart = true
+}
+
+// RelayMessages is how many messages relays were told so far, after the first of each.
+func (b *Broker) RelayMessages() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.relaying.messages
+}
+
 func (b *Broker) note(format string, values ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +182,7 @@ func (s service) Relay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, br
 	if _, err := s.under(open.GetRunId(), "relay", open.GetServer()); err != nil {
 		return err
 	}
-	r, refusal, trusted := b.runs[open.GetRunId()], b.relaying.refusal, b.relaying.trusted
+	r, refusal, trusted, apart := b.runs[open.GetRunId()], b.relaying.refusal, b.relaying.trusted, b.relaying.apart
 	b.mu.Unlock()
 	if refusal != nil {
 		return refusal
@@ -177,7 +194,7 @@ func (s service) Relay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest, br
 		defer sending.Unlock()
 		_ = stream.Send(message)
 	}
-	send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Opened{Opened: &brokerv1.RelayOpened{Trusted: trusted}}})
+	send(&brokerv1.RelayResponse{Message: &brokerv1.RelayResponse_Opened{Opened: &brokerv1.RelayOpened{Trusted: trusted, Ended: !apart}}})
 	if trusted {
 		send(b.offer(open.GetServer()))
 	}
@@ -214,6 +231,16 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 		message, err := stream.Recv()
 		if err != nil {
 			return nil //nolint:nilerr // the client has ended it
+		}
+		b.mu.Lock()
+		b.relaying.messages++
+		apart := b.relaying.apart
+		b.mu.Unlock()
+		if n := len(message.GetEnded()); n > 0 && (apart || ending != nil) || n > wire.MaxEnded {
+			return wire.Deny(wire.InvalidArgument)
+		}
+		for _, one := range message.GetEnded() {
+			b.noteOutcome(one)
 		}
 		switch said := message.GetMessage().(type) {
 		case *brokerv1.RelayRequest_Call:
@@ -262,12 +289,8 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 			if said.Outcome.GetMore() {
 				continue
 			}
-			said.Outcome, ending = ending, nil
-			delivered := ""
-			if said.Outcome.GetDelivered() {
-				delivered = " delivered"
-			}
-			b.note("outcome %s %s%s", said.Outcome.GetEnd().String()[len("RELAY_END_"):], said.Outcome.GetAnswer(), delivered)
+			b.noteOutcome(ending)
+			ending = nil
 		case *brokerv1.RelayRequest_Listed:
 			if err := listing.Add(wire.ToolPiece{Tools: said.Listed.GetTools(), Instructions: said.Listed.GetInstructions(), More: said.Listed.GetMore()}, 8<<20); err != nil {
 				return err
@@ -291,6 +314,14 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 			}
 		}
 	}
+}
+
+func (b *Broker) noteOutcome(o *brokerv1.RelayOutcome) {
+	delivered := ""
+	if o.GetDelivered() {
+		delivered = " delivered"
+	}
+	b.note("outcome %s %s%s", o.GetEnd().String()[len("RELAY_END_"):], o.GetAnswer(), delivered)
 }
 
 // slowJudge is how long a Judge may think, without a word, before the calls after it

@@ -1725,7 +1725,11 @@ type RelayRequest struct {
 	//	*RelayRequest_Cancel
 	//	*RelayRequest_Outcome
 	//	*RelayRequest_Listed
-	Message       isRelayRequest_Message `protobuf_oneof:"message"`
+	Message isRelayRequest_Message `protobuf_oneof:"message"`
+	// Wrapped only, and only where RelayOpened says that it is understood: how forwarded
+	// calls ended, none with an answer, before anything else that is said here; there may
+	// be nothing else. At most 64.
+	Ended         []*RelayOutcome `protobuf:"bytes,6,rep,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1808,6 +1812,13 @@ func (x *RelayRequest) GetListed() *RelayListed {
 		if x, ok := x.Message.(*RelayRequest_Listed); ok {
 			return x.Listed
 		}
+	}
+	return nil
+}
+
+func (x *RelayRequest) GetEnded() []*RelayOutcome {
+	if x != nil {
+		return x.Ended
 	}
 	return nil
 }
@@ -2470,7 +2481,9 @@ type RelayOpened struct {
 	Methods []string `protobuf:"bytes,1,rep,name=methods,proto3" json:"methods,omitempty"`
 	// True when the server was trusted: what is not in RelayTools is withheld.
 	// Only a wrapped server may be without trust, and is judged by policy alone.
-	Trusted       bool `protobuf:"varint,2,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	Trusted bool `protobuf:"varint,2,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	// True when RelayRequest.ended is understood.
+	Ended         bool `protobuf:"varint,3,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2515,6 +2528,13 @@ func (x *RelayOpened) GetMethods() []string {
 func (x *RelayOpened) GetTrusted() bool {
 	if x != nil {
 		return x.Trusted
+	}
+	return false
+}
+
+func (x *RelayOpened) GetEnded() bool {
+	if x != nil {
+		return x.Ended
 	}
 	return false
 }
@@ -3077,13 +3097,14 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\"M\n" +
 	"\x13ListServersResponse\x12\x18\n" +
 	"\aservers\x18\x01 \x03(\tR\aservers\x12\x1c\n" +
-	"\tknowledge\x18\x02 \x03(\tR\tknowledge\"\xd0\x02\n" +
+	"\tknowledge\x18\x02 \x03(\tR\tknowledge\"\x8d\x03\n" +
 	"\fRelayRequest\x128\n" +
 	"\x04open\x18\x01 \x01(\v2\".subjectbroker.broker.v1.RelayOpenH\x00R\x04open\x128\n" +
 	"\x04call\x18\x02 \x01(\v2\".subjectbroker.broker.v1.RelayCallH\x00R\x04call\x12>\n" +
 	"\x06cancel\x18\x03 \x01(\v2$.subjectbroker.broker.v1.RelayCancelH\x00R\x06cancel\x12A\n" +
 	"\aoutcome\x18\x04 \x01(\v2%.subjectbroker.broker.v1.RelayOutcomeH\x00R\aoutcome\x12>\n" +
-	"\x06listed\x18\x05 \x01(\v2$.subjectbroker.broker.v1.RelayListedH\x00R\x06listedB\t\n" +
+	"\x06listed\x18\x05 \x01(\v2$.subjectbroker.broker.v1.RelayListedH\x00R\x06listed\x12;\n" +
+	"\x05ended\x18\x06 \x03(\v2%.subjectbroker.broker.v1.RelayOutcomeR\x05endedB\t\n" +
 	"\amessage\"r\n" +
 	"\tRelayOpen\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x16\n" +
@@ -3123,10 +3144,11 @@ const file_subjectbroker_broker_v1_broker_proto_rawDesc = "" +
 	"\bprogress\x18\x05 \x01(\v2&.subjectbroker.broker.v1.RelayProgressH\x00R\bprogress\x12;\n" +
 	"\x05tools\x18\x06 \x01(\v2#.subjectbroker.broker.v1.RelayToolsH\x00R\x05tools\x128\n" +
 	"\x04kill\x18\a \x01(\v2\".subjectbroker.broker.v1.RelayKillH\x00R\x04killB\t\n" +
-	"\amessage\"A\n" +
+	"\amessage\"W\n" +
 	"\vRelayOpened\x12\x18\n" +
 	"\amethods\x18\x01 \x03(\tR\amethods\x12\x18\n" +
-	"\atrusted\x18\x02 \x01(\bR\atrusted\"\xc3\x02\n" +
+	"\atrusted\x18\x02 \x01(\bR\atrusted\x12\x14\n" +
+	"\x05ended\x18\x03 \x01(\bR\x05ended\"\xc3\x02\n" +
 	"\fRelayVerdict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
 	"\aforward\x18\x02 \x01(\bR\aforward\x12\x12\n" +
@@ -3281,57 +3303,58 @@ var file_subjectbroker_broker_v1_broker_proto_depIdxs = []int32{
 	30, // 11: subjectbroker.broker.v1.RelayRequest.cancel:type_name -> subjectbroker.broker.v1.RelayCancel
 	31, // 12: subjectbroker.broker.v1.RelayRequest.outcome:type_name -> subjectbroker.broker.v1.RelayOutcome
 	32, // 13: subjectbroker.broker.v1.RelayRequest.listed:type_name -> subjectbroker.broker.v1.RelayListed
-	0,  // 14: subjectbroker.broker.v1.RelayOpen.mode:type_name -> subjectbroker.broker.v1.RelayMode
-	1,  // 15: subjectbroker.broker.v1.RelayOutcome.end:type_name -> subjectbroker.broker.v1.RelayEnd
-	33, // 16: subjectbroker.broker.v1.RelayListed.tools:type_name -> subjectbroker.broker.v1.ServerTool
-	35, // 17: subjectbroker.broker.v1.RelayResponse.opened:type_name -> subjectbroker.broker.v1.RelayOpened
-	36, // 18: subjectbroker.broker.v1.RelayResponse.verdict:type_name -> subjectbroker.broker.v1.RelayVerdict
-	37, // 19: subjectbroker.broker.v1.RelayResponse.waiting:type_name -> subjectbroker.broker.v1.RelayWaiting
-	38, // 20: subjectbroker.broker.v1.RelayResponse.answer:type_name -> subjectbroker.broker.v1.RelayAnswer
-	39, // 21: subjectbroker.broker.v1.RelayResponse.progress:type_name -> subjectbroker.broker.v1.RelayProgress
-	40, // 22: subjectbroker.broker.v1.RelayResponse.tools:type_name -> subjectbroker.broker.v1.RelayTools
-	41, // 23: subjectbroker.broker.v1.RelayResponse.kill:type_name -> subjectbroker.broker.v1.RelayKill
-	1,  // 24: subjectbroker.broker.v1.RelayAnswer.end:type_name -> subjectbroker.broker.v1.RelayEnd
-	33, // 25: subjectbroker.broker.v1.RelayTools.tools:type_name -> subjectbroker.broker.v1.ServerTool
-	2,  // 26: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
-	43, // 27: subjectbroker.broker.v1.BrokerService.Authenticate:input_type -> subjectbroker.broker.v1.AuthenticateRequest
-	5,  // 28: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
-	7,  // 29: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
-	10, // 30: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
-	12, // 31: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
-	14, // 32: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
-	16, // 33: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
-	18, // 34: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
-	25, // 35: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
-	27, // 36: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
-	44, // 37: subjectbroker.broker.v1.BrokerService.SearchKnowledge:input_type -> subjectbroker.broker.v1.SearchKnowledgeRequest
-	45, // 38: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:input_type -> subjectbroker.broker.v1.CaptureKnowledgeRequest
-	46, // 39: subjectbroker.broker.v1.BrokerService.BrowseRecent:input_type -> subjectbroker.broker.v1.BrowseRecentRequest
-	47, // 40: subjectbroker.broker.v1.BrokerService.KnowledgeStats:input_type -> subjectbroker.broker.v1.KnowledgeStatsRequest
-	48, // 41: subjectbroker.broker.v1.BrokerService.ReadEntry:input_type -> subjectbroker.broker.v1.ReadEntryRequest
-	49, // 42: subjectbroker.broker.v1.BrokerService.EntryHistory:input_type -> subjectbroker.broker.v1.EntryHistoryRequest
-	4,  // 43: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
-	50, // 44: subjectbroker.broker.v1.BrokerService.Authenticate:output_type -> subjectbroker.broker.v1.AuthenticateResponse
-	6,  // 45: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
-	8,  // 46: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
-	11, // 47: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
-	13, // 48: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
-	15, // 49: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
-	17, // 50: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
-	19, // 51: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
-	26, // 52: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
-	34, // 53: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
-	51, // 54: subjectbroker.broker.v1.BrokerService.SearchKnowledge:output_type -> subjectbroker.broker.v1.SearchKnowledgeResponse
-	52, // 55: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:output_type -> subjectbroker.broker.v1.CaptureKnowledgeResponse
-	53, // 56: subjectbroker.broker.v1.BrokerService.BrowseRecent:output_type -> subjectbroker.broker.v1.BrowseRecentResponse
-	54, // 57: subjectbroker.broker.v1.BrokerService.KnowledgeStats:output_type -> subjectbroker.broker.v1.KnowledgeStatsResponse
-	55, // 58: subjectbroker.broker.v1.BrokerService.ReadEntry:output_type -> subjectbroker.broker.v1.ReadEntryResponse
-	56, // 59: subjectbroker.broker.v1.BrokerService.EntryHistory:output_type -> subjectbroker.broker.v1.EntryHistoryResponse
-	43, // [43:60] is the sub-list for method output_type
-	26, // [26:43] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	31, // 14: subjectbroker.broker.v1.RelayRequest.ended:type_name -> subjectbroker.broker.v1.RelayOutcome
+	0,  // 15: subjectbroker.broker.v1.RelayOpen.mode:type_name -> subjectbroker.broker.v1.RelayMode
+	1,  // 16: subjectbroker.broker.v1.RelayOutcome.end:type_name -> subjectbroker.broker.v1.RelayEnd
+	33, // 17: subjectbroker.broker.v1.RelayListed.tools:type_name -> subjectbroker.broker.v1.ServerTool
+	35, // 18: subjectbroker.broker.v1.RelayResponse.opened:type_name -> subjectbroker.broker.v1.RelayOpened
+	36, // 19: subjectbroker.broker.v1.RelayResponse.verdict:type_name -> subjectbroker.broker.v1.RelayVerdict
+	37, // 20: subjectbroker.broker.v1.RelayResponse.waiting:type_name -> subjectbroker.broker.v1.RelayWaiting
+	38, // 21: subjectbroker.broker.v1.RelayResponse.answer:type_name -> subjectbroker.broker.v1.RelayAnswer
+	39, // 22: subjectbroker.broker.v1.RelayResponse.progress:type_name -> subjectbroker.broker.v1.RelayProgress
+	40, // 23: subjectbroker.broker.v1.RelayResponse.tools:type_name -> subjectbroker.broker.v1.RelayTools
+	41, // 24: subjectbroker.broker.v1.RelayResponse.kill:type_name -> subjectbroker.broker.v1.RelayKill
+	1,  // 25: subjectbroker.broker.v1.RelayAnswer.end:type_name -> subjectbroker.broker.v1.RelayEnd
+	33, // 26: subjectbroker.broker.v1.RelayTools.tools:type_name -> subjectbroker.broker.v1.ServerTool
+	2,  // 27: subjectbroker.broker.v1.BrokerService.OpenRun:input_type -> subjectbroker.broker.v1.OpenRunRequest
+	43, // 28: subjectbroker.broker.v1.BrokerService.Authenticate:input_type -> subjectbroker.broker.v1.AuthenticateRequest
+	5,  // 29: subjectbroker.broker.v1.BrokerService.CloseRun:input_type -> subjectbroker.broker.v1.CloseRunRequest
+	7,  // 30: subjectbroker.broker.v1.BrokerService.ListResources:input_type -> subjectbroker.broker.v1.ListResourcesRequest
+	10, // 31: subjectbroker.broker.v1.BrokerService.Acquire:input_type -> subjectbroker.broker.v1.AcquireRequest
+	12, // 32: subjectbroker.broker.v1.BrokerService.Explain:input_type -> subjectbroker.broker.v1.ExplainRequest
+	14, // 33: subjectbroker.broker.v1.BrokerService.Can:input_type -> subjectbroker.broker.v1.CanRequest
+	16, // 34: subjectbroker.broker.v1.BrokerService.Report:input_type -> subjectbroker.broker.v1.ReportRequest
+	18, // 35: subjectbroker.broker.v1.BrokerService.Watch:input_type -> subjectbroker.broker.v1.WatchRequest
+	25, // 36: subjectbroker.broker.v1.BrokerService.ListServers:input_type -> subjectbroker.broker.v1.ListServersRequest
+	27, // 37: subjectbroker.broker.v1.BrokerService.Relay:input_type -> subjectbroker.broker.v1.RelayRequest
+	44, // 38: subjectbroker.broker.v1.BrokerService.SearchKnowledge:input_type -> subjectbroker.broker.v1.SearchKnowledgeRequest
+	45, // 39: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:input_type -> subjectbroker.broker.v1.CaptureKnowledgeRequest
+	46, // 40: subjectbroker.broker.v1.BrokerService.BrowseRecent:input_type -> subjectbroker.broker.v1.BrowseRecentRequest
+	47, // 41: subjectbroker.broker.v1.BrokerService.KnowledgeStats:input_type -> subjectbroker.broker.v1.KnowledgeStatsRequest
+	48, // 42: subjectbroker.broker.v1.BrokerService.ReadEntry:input_type -> subjectbroker.broker.v1.ReadEntryRequest
+	49, // 43: subjectbroker.broker.v1.BrokerService.EntryHistory:input_type -> subjectbroker.broker.v1.EntryHistoryRequest
+	4,  // 44: subjectbroker.broker.v1.BrokerService.OpenRun:output_type -> subjectbroker.broker.v1.OpenRunResponse
+	50, // 45: subjectbroker.broker.v1.BrokerService.Authenticate:output_type -> subjectbroker.broker.v1.AuthenticateResponse
+	6,  // 46: subjectbroker.broker.v1.BrokerService.CloseRun:output_type -> subjectbroker.broker.v1.CloseRunResponse
+	8,  // 47: subjectbroker.broker.v1.BrokerService.ListResources:output_type -> subjectbroker.broker.v1.ListResourcesResponse
+	11, // 48: subjectbroker.broker.v1.BrokerService.Acquire:output_type -> subjectbroker.broker.v1.AcquireResponse
+	13, // 49: subjectbroker.broker.v1.BrokerService.Explain:output_type -> subjectbroker.broker.v1.ExplainResponse
+	15, // 50: subjectbroker.broker.v1.BrokerService.Can:output_type -> subjectbroker.broker.v1.CanResponse
+	17, // 51: subjectbroker.broker.v1.BrokerService.Report:output_type -> subjectbroker.broker.v1.ReportResponse
+	19, // 52: subjectbroker.broker.v1.BrokerService.Watch:output_type -> subjectbroker.broker.v1.WatchResponse
+	26, // 53: subjectbroker.broker.v1.BrokerService.ListServers:output_type -> subjectbroker.broker.v1.ListServersResponse
+	34, // 54: subjectbroker.broker.v1.BrokerService.Relay:output_type -> subjectbroker.broker.v1.RelayResponse
+	51, // 55: subjectbroker.broker.v1.BrokerService.SearchKnowledge:output_type -> subjectbroker.broker.v1.SearchKnowledgeResponse
+	52, // 56: subjectbroker.broker.v1.BrokerService.CaptureKnowledge:output_type -> subjectbroker.broker.v1.CaptureKnowledgeResponse
+	53, // 57: subjectbroker.broker.v1.BrokerService.BrowseRecent:output_type -> subjectbroker.broker.v1.BrowseRecentResponse
+	54, // 58: subjectbroker.broker.v1.BrokerService.KnowledgeStats:output_type -> subjectbroker.broker.v1.KnowledgeStatsResponse
+	55, // 59: subjectbroker.broker.v1.BrokerService.ReadEntry:output_type -> subjectbroker.broker.v1.ReadEntryResponse
+	56, // 60: subjectbroker.broker.v1.BrokerService.EntryHistory:output_type -> subjectbroker.broker.v1.EntryHistoryResponse
+	44, // [44:61] is the sub-list for method output_type
+	27, // [27:44] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_subjectbroker_broker_v1_broker_proto_init() }
