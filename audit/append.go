@@ -31,6 +31,37 @@ func (l *Log) AppendOperator(build func(seq uint64, now time.Time) (Entry, error
 	return l.append(build, operators)
 }
 
+// AppendOperators is [Log.AppendOperator] for n entries that belong together, at least
+// one: they come one after the other, and in one commit. build is called for each of
+// them, with its number from 0 on; an error of it, or an entry that cannot be, and none
+// is appended. The ticket is that of the last.
+func (l *Log) AppendOperators(n int, build func(i int, seq uint64, now time.Time) (Entry, error)) (Ticket, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.admit(true); err != nil {
+		return Ticket{}, err
+	}
+	now := l.config.Now()
+	entries := make([]Entry, n)
+	for i := range entries {
+		var err error
+		if entries[i], err = build(i, l.next+uint64(i), now); err == nil {
+			err = entries[i].check()
+		}
+		if err != nil {
+			return Ticket{}, err
+		}
+	}
+	var last Ticket
+	for i := range entries { // the committer takes them under the mutex
+		last = l.enqueue(&entries[i], now, operators)
+		if l.config.Placed != nil {
+			l.config.Placed(&entries[i])
+		}
+	}
+	return last, nil
+}
+
 // Record appends e and waits until it is durable.
 func (l *Log) Record(ctx context.Context, e Entry) (Position, error) {
 	return l.record(ctx, e, hurried)

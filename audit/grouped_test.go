@@ -50,6 +50,28 @@ func TestGrouped(t *testing.T) {
 			grouped()
 			stop(t, l)
 		}, 1, 0},
+		{"together", func(t *testing.T, l *Log, _ func() Ticket) {
+			before := l.Head().Seq
+			for _, bad := range []Entry{{Kind: "no such kind"}, {}} { // then none of them
+				if _, err := l.AppendOperators(2, func(i int, _ uint64, _ time.Time) (Entry, error) {
+					return []Entry{acquired(), bad}[i], nil
+				}); err == nil {
+					t.Error("an entry that cannot be was appended")
+				}
+			}
+			ticket, err := l.AppendOperators(10, func(i int, seq uint64, _ time.Time) (Entry, error) {
+				if seq != before+1+uint64(i) {
+					t.Errorf("entry %d is said to become %d", before+1+uint64(i), seq)
+				}
+				return acquired(), nil
+			})
+			if err != nil || ticket.Seq() != before+10 {
+				t.Fatalf("%d, %v", ticket.Seq(), err)
+			}
+			if err := ticket.Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}, 1, 0},
 		{"control: not grouped", func(_ *testing.T, l *Log, _ func() Ticket) {
 			for range 10 {
 				_, _ = l.Append(func(uint64, time.Time) (Entry, error) { return acquired(), nil })

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -287,4 +288,30 @@ func TestLockGivesMemoryBack(t *testing.T) {
 	if left := heap() - base; left > held/10 {
 		t.Errorf("of %d bytes %d are left after a lock", held, left)
 	}
+}
+
+// A disk that stands still for a while ends no reading of the memory; a lock does.
+func TestMemoryReadOnAStalledDisk(t *testing.T) {
+	l := newLibrary(t)
+	k := l.state().knowledge
+	tries := 0
+	err := k.slice(l.vault, func(*vault.Tx) error {
+		if tries++; tries < 3 {
+			return vault.ErrStalled
+		}
+		return nil
+	})
+	if err != nil || tries != 3 {
+		t.Errorf("%v after %d tries", err, tries)
+	}
+	err = k.slice(l.vault, func(*vault.Tx) error {
+		tries++
+		k.dropped.Store(true)
+		k.end()
+		return vault.ErrStalled
+	})
+	if !errors.Is(err, errDropped) || tries != 4 {
+		t.Errorf("%v after %d tries", err, tries)
+	}
+	k.dropped.Store(false)
 }

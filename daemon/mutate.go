@@ -175,20 +175,16 @@ func (j *journal) apply(fn func(*state)) {
 	fn(j.st)
 }
 
-// recordAll appends entries in order, says in them which place they have, and waits
-// for the last.
+// recordAll appends entries in order and in one commit of the log, says in them which
+// place they have, and waits for it.
 func (d *Daemon) recordAll(entries []audit.Entry) error {
-	var last audit.Ticket
-	for i := range entries {
+	last, err := d.log().AppendOperators(len(entries), func(i int, seq uint64, now time.Time) (audit.Entry, error) {
 		e := &entries[i]
-		ticket, err := d.log().AppendOperator(func(seq uint64, now time.Time) (audit.Entry, error) {
-			e.Seq, e.Timestamp = seq, now
-			return *e, nil
-		})
-		if err != nil {
-			return err
-		}
-		last = ticket
+		e.Seq, e.Timestamp = seq, now
+		return *e, nil
+	})
+	if err != nil {
+		return err
 	}
 	return last.Wait(context.Background())
 }
