@@ -379,7 +379,7 @@ func (b broker) CaptureKnowledge(ctx context.Context, req *brokerv1.CaptureKnowl
 	case err != nil:
 		return nil, err
 	}
-	go d.state().knowledge.use() // into the index; nobody waits for that: who searches first sees to it
+	go func() { _, _ = d.state().knowledge.use() }() // into the index; nobody waits for that: who searches first sees to it
 	message := e.message()
 	message.Text = ""
 	return &brokerv1.CaptureKnowledgeResponse{Entry: message}, nil

@@ -425,6 +425,6 @@ func (c *committer) put(names ...float64) error {
 }
 
 func (c *committer) close() {
-	c.db.Close()
-	os.Remove(c.db.Path())
+	_ = c.db.Close()
+	_ = os.Remove(c.db.Path())
 }
