@@ -54,7 +54,6 @@ type recollection struct {
 	cause   string           // of what was allowed; empty: there is nothing to say
 	stored  string           // the entry that was there already; empty: it is not about that
 	barred  *grants.Decision // why it is refused although it is granted; nil: it is not
-	outside []string         // of named: what is not the caller's
 	carried bool
 	count   uint64
 	bytes   int64
@@ -140,7 +139,7 @@ func answerFrom[T proto.Message](ctx context.Context, c *recollection, handle fu
 	}
 	c.r.count("", got.reason == wire.Allowed, nil)
 	if got.reason == wire.TenantOutOfScope {
-		return none, wire.OutOfScope(c.tool, c.outside, c.allowed())
+		return none, wire.OutOfScope(c.tool, c.requested(), c.allowed())
 	}
 	if got.reason != wire.Allowed {
 		return none, got.refusal()
@@ -171,7 +170,6 @@ func (c *recollection) decide(grants.Capability) grants.Decision {
 	case len(outside) > 0 && c.single: // which tenant it is in is not the caller's to know
 		return denied
 	case len(outside) > 0:
-		c.outside = outside
 		denied.Reason = grants.Reason(wire.TenantOutOfScope)
 		return denied
 	case len(granted) == 0:
@@ -195,6 +193,12 @@ func includes(whole, part []string) bool {
 		}
 	}
 	return true
+}
+
+// requested are the tenants as the caller named them, those that are the caller's own
+// too, sorted and each once.
+func (c *recollection) requested() []string {
+	return slices.Compact(slices.Sorted(slices.Values(c.named)))
 }
 
 // allowed are the caller's own tenants, for an answer to who named others.
@@ -232,7 +236,7 @@ func (c *recollection) tell(e *audit.Entry, v verdict) {
 		return
 	}
 	if !c.single || c.named[0] != nowhere {
-		e.Tenants = slices.Compact(slices.Sorted(slices.Values(c.named)))
+		e.Tenants = c.requested()
 	}
 }
 

@@ -165,7 +165,7 @@ func TestMemoryGrantConditions(t *testing.T) {
 		for _, tool := range sixTools[:3] {
 			clock.step(time.Minute)
 			_, err := tool.ask(t.Context(), run, "acme,beta", "")
-			if e := wire.FromError(err); e == nil || e.Reason != wire.TenantOutOfScope || e.Requested != "beta" || e.Allowed != "acme" {
+			if e := wire.FromError(err); e == nil || e.Reason != wire.TenantOutOfScope || e.Requested != "acme,beta" || e.Allowed != "acme" {
 				t.Errorf("%s: %s: %v", name, tool.name, err)
 			}
 		}

@@ -165,7 +165,7 @@ func TestMemoryThroughTheShim(t *testing.T) {
 			}
 			got, isError := call("search_knowledge", `{"query":"plan","tenants":["acme","other","nowhere"]}`)
 			if !isError || got["reasonCode"] != "TENANT_OUT_OF_SCOPE" || got["tool"] != "search_knowledge" ||
-				fmt.Sprint(got["requestedTenants"], got["allowedTenants"]) != "[nowhere other] [acme]" || got["hits"] != nil {
+				fmt.Sprint(got["requestedTenants"], got["allowedTenants"]) != "[acme nowhere other] [acme]" || got["hits"] != nil {
 				t.Errorf("%v", got)
 			}
 			d.Revoke(write)

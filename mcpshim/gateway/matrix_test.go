@@ -193,7 +193,7 @@ func TestMemoryMatrix(t *testing.T) {
 				scope := c.read
 				switch {
 				case len(outside) > 0:
-					want = result{"deny", "TENANT_OUT_OF_SCOPE", tool, outside, c.read}
+					want = result{"deny", "TENANT_OUT_OF_SCOPE", tool, slices.Sorted(slices.Values(named)), c.read}
 					scope = nil
 				case len(c.read) == 0:
 					want = result{Decision: "deny", ReasonCode: "ACCESS_DENIED"}

@@ -204,7 +204,7 @@ func Invalid(argument, message string) *Error {
 }
 
 // OutOfScope is the error of a request that names tenants beyond the granted scope:
-// it says which, and which are the caller's own. Names have no commas.
+// it says all that were named, and which are the caller's own. Names have no commas.
 func OutOfScope(tool string, requested, allowed []string) *Error {
 	e := Deny(TenantOutOfScope)
 	e.Tool, e.Requested, e.Allowed = tool, strings.Join(requested, ","), strings.Join(allowed, ",")
