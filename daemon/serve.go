@@ -38,7 +38,7 @@ import (
 const (
 	maxConnections        = 256
 	maxConnectionsPerPeer = 96
-	maxStreamsPerConn     = 32        // a shim has one for each hosted server
+	maxStreamsPerConn     = 128       // one for each call and for each hosted server, of the runs of one key
 	handshakeLimit        = stopLimit // a stop waits for handshakes
 	maxHeaderList         = 8 << 10
 	maxAsked              = wire.MaxAsked // bytes of a request of the worker plane

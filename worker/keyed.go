@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"hash/maphash"
 	"slices"
 	"sync"
 
@@ -12,10 +13,14 @@ import (
 	"subjectbroker/proto/wire"
 )
 
-// runsPerConnection is how many runs of a gateway share a connection. Each has its
-// own stream of changes there, and one for each server whose tools it calls: the
-// daemon takes 32 streams on a connection, and 96 connections of a process.
-const runsPerConnection = 4
+// Runs of a gateway share connections. Each run has its own stream of changes there,
+// one for each server whose tools it calls, and its calls: the daemon takes 128
+// streams on a connection, and 96 connections of a process. While there are few
+// connections each is one key's, so that no key waits for the calls of another.
+const (
+	runsPerConnection = 4
+	ownConnections    = 64
+)
 
 // Presented is what comes along with an agent key.
 type Presented struct {
@@ -32,6 +37,7 @@ type Presented struct {
 // what is wrong with it.
 type Keys struct {
 	config Config
+	seed   maphash.Seed
 
 	mu     sync.Mutex
 	conns  []*keyedConn
@@ -43,6 +49,7 @@ type Keys struct {
 // of those come, there is as much room for runs.
 type keyedConn struct {
 	judges bool
+	key    uint64        // tells keys apart, of the first one that a run here is of
 	runs   int           // or questions
 	made   chan struct{} // closed when it was made, or could not be
 	err    error         // why it could not be
@@ -52,7 +59,7 @@ type keyedConn struct {
 
 // NewKeys returns a Keys that has no connection yet. Of config it uses Places, Version
 // and Dial.
-func NewKeys(config Config) *Keys { return &Keys{config: config} }
+func NewKeys(config Config) *Keys { return &Keys{config: config, seed: maphash.MakeSeed()} }
 
 // Open opens a run for whom the key speaks. The key is not kept. The run ends with its
 // key: revoked, expired or of a disabled subject, and Over is closed then without
@@ -60,7 +67,7 @@ func NewKeys(config Config) *Keys { return &Keys{config: config} }
 func (ks *Keys) Open(ctx context.Context, key []byte, p Presented) (*Run, error) {
 	ctx, cancel := context.WithTimeout(ctx, openDeadline)
 	defer cancel()
-	c, err := ks.take(ctx, false)
+	c, err := ks.take(ctx, func() (*keyedConn, bool, error) { return ks.reserve(maphash.Bytes(ks.seed, key)) })
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +106,7 @@ func (ks *Keys) Report(ctx context.Context, auth wire.Auth, p Presented) error {
 func (ks *Keys) authenticate(ctx context.Context, req *brokerv1.AuthenticateRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, askDeadline)
 	defer cancel()
-	c, err := ks.take(ctx, true)
+	c, err := ks.take(ctx, ks.reserveToJudge)
 	if err != nil {
 		return err
 	}
@@ -124,8 +131,8 @@ func (r *Run) Authenticate(ctx context.Context, key []byte, p Presented) error {
 }
 
 // take reserves a place on a connection that stands or is being made, or makes one.
-func (ks *Keys) take(ctx context.Context, judges bool) (*keyedConn, error) {
-	c, first, err := ks.reserve(judges)
+func (ks *Keys) take(ctx context.Context, reserve func() (c *keyedConn, first bool, err error)) (*keyedConn, error) {
+	c, first, err := reserve()
 	if err != nil {
 		return nil, err
 	}
@@ -145,20 +152,49 @@ func (ks *Keys) take(ctx context.Context, judges bool) (*keyedConn, error) {
 	return c, nil
 }
 
-// reserve reserves a place. The first one on a connection has to make it.
-func (ks *Keys) reserve(judges bool) (c *keyedConn, first bool, err error) {
+// reserve reserves a place for a run of a key. The first one on a connection has to
+// make it.
+func (ks *Keys) reserve(key uint64) (c *keyedConn, first bool, err error) {
+	ks.mu.Lock()
+	defer ks.mu.Unlock()
+	if ks.closed {
+		return nil, false, wire.Deny(wire.BrokerUnavailable)
+	}
+	var spare *keyedConn
+	for _, c := range ks.conns {
+		switch {
+		case c.judges || c.runs >= runsPerConnection || !c.usable():
+		case c.runs == 0, c.key == key:
+			c.key = key
+			c.runs++
+			return c, false, nil
+		case spare == nil:
+			spare = c
+		}
+	}
+	if spare != nil && len(ks.conns) > ownConnections {
+		spare.runs++
+		return spare, false, nil
+	}
+	c = &keyedConn{key: key, runs: 1, made: make(chan struct{})}
+	ks.conns = append(ks.conns, c)
+	return c, true, nil
+}
+
+// reserveToJudge reserves a place on the connection where keys are judged alone.
+func (ks *Keys) reserveToJudge() (c *keyedConn, first bool, err error) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
 	if ks.closed {
 		return nil, false, wire.Deny(wire.BrokerUnavailable)
 	}
 	for _, c := range ks.conns {
-		if c.judges == judges && (judges || c.runs < runsPerConnection) && (c.conn == nil || c.stands()) {
+		if c.judges && c.usable() {
 			c.runs++
 			return c, false, nil
 		}
 	}
-	c = &keyedConn{judges: judges, runs: 1, made: make(chan struct{})}
+	c = &keyedConn{judges: true, runs: 1, made: make(chan struct{})}
 	ks.conns = append(ks.conns, c)
 	return c, true, nil
 }
@@ -187,6 +223,9 @@ func (ks *Keys) connect(ctx context.Context, c *keyedConn) {
 
 // stands reports whether a connection was made and has not broken. The caller holds mu.
 func (c *keyedConn) stands() bool { return c.conn != nil && c.conn.GetState() == connectivity.Ready }
+
+// usable reports whether a connection stands or is being made. The caller holds mu.
+func (c *keyedConn) usable() bool { return c.conn == nil || c.stands() }
 
 // drop forgets a connection. The caller holds mu.
 func (ks *Keys) drop(c *keyedConn) {
