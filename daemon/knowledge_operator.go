@@ -327,7 +327,7 @@ func parseLine(line []byte) (one knowledgeLine, err error) {
 	}
 	decoder := json.NewDecoder(bytes.NewReader(line))
 	if begin, err := decoder.Token(); err != nil || begin != json.Delim('{') {
-		return one, errors.New("it is no object")
+		return one, errors.New("it is no object of JSON, each on a line of its own")
 	}
 	said := map[string]bool{}
 	for decoder.More() {
@@ -335,7 +335,7 @@ func parseLine(line []byte) (one knowledgeLine, err error) {
 		key, ok := token.(string)
 		switch {
 		case err != nil || !ok:
-			return one, errors.New("it is no object")
+			return one, errors.New("it is no object of JSON, each on a line of its own")
 		case members[key] == nil:
 			return one, errors.New("it has a member that there is not")
 		case said[key]:
@@ -347,7 +347,7 @@ func parseLine(line []byte) (one knowledgeLine, err error) {
 		}
 	}
 	if _, err := decoder.Token(); err != nil {
-		return one, errors.New("it is no object")
+		return one, errors.New("it is no object of JSON, each on a line of its own")
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return one, errors.New("there is something after the object")
@@ -426,7 +426,9 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 	for _, one := range lines {
 		at := one.at
 		if _, ok := st.tenants[one.Tenant]; !ok {
-			return change{}, refuse("line %d: there is no tenant %s", at, one.Tenant)
+			return change{}, &wire.Error{
+				Reason: wire.InvalidArgument, Message: fmt.Sprintf("line %d: no tenant is named %s", at, one.Tenant), Unknown: wire.UnknownTenant, Name: one.Tenant,
+			}
 		}
 		e := knowledgeEntry{
 			ID: one.ID, Tenant: one.Tenant, Kind: one.Kind, Title: one.Title, Text: one.Text, Tags: one.Tags,

@@ -110,7 +110,7 @@ func (d *Daemon) limit(g *grants.Grant, st *state, req *operatorv1.CreateGrantsR
 	}
 	if g.Pattern.Action.NamesTenant() {
 		if g.RequireApproval {
-			return "", refuse("%s: nobody is asked about single entries of a memory", g.Pattern)
+			return "", refuse("%s: nobody is asked about single entries of a memory, so it cannot ask for approval", g.Pattern)
 		}
 		if req.GetUses() > 0 {
 			return "", refuse("%s: uses of a memory are not counted", g.Pattern)

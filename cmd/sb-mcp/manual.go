@@ -10,8 +10,9 @@ USAGE
   sb-mcp wrap --subject S --server NAME [--env VAR]... [--max-line N]
               [--max-server-line N] [--profile P] [--home DIR] [--socket DIR]
               -- CMD [ARG]...
-  sb-mcp serve --listen ADDRESS:PORT [--tls-cert FILE --tls-key FILE]
-               [--unix PATH] [--host NAME]... [--server-name N] [--check]
+  sb-mcp serve {--listen ADDRESS:PORT | --unix PATH | both}
+               [--tls-cert FILE --tls-key FILE] [--host NAME]...
+               [--server-name N] [--check]
                [--home DIR] [--socket DIR]
   sb-mcp --version | --help
 
@@ -24,6 +25,10 @@ DESCRIPTION
   capability_report) and what it may read as resources sb://resource/NAME. Both
   eras of the protocol are spoken: sessions that begin with initialize, from
   revision 2024-11-05 on, and the stateless revision 2026-07-28.
+
+  While the subject may read a tenant of the shared memory, or write to one
+  (sbctl tenant), there are search_knowledge, browse_recent, knowledge_stats,
+  read_entry and history, or capture_knowledge, too.
 
   Beside them stand the tools of servers that sbd runs (sbctl server add), as
   SERVER_TOOL, everything else as the server describes it; a name over 64

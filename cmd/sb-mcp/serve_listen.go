@@ -46,7 +46,7 @@ func listen(ctx context.Context, opts options) (listeners []net.Listener, err er
 // inUse says what most often stands in the way in words of its own.
 func inUse(where string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%s is in use by another program", where)
+		return fmt.Errorf("%s is in use by another program: stop that, or name another port", where)
 	}
 	return fmt.Errorf("%s: %w", where, errors.Unwrap(err))
 }
@@ -106,7 +106,7 @@ func checkOwnDirectory(dir string) error {
 	case !info.IsDir():
 		return fmt.Errorf("%s is not a directory", dir)
 	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("directory %s can be written by others (mode %04o)", dir, info.Mode().Perm())
+		return fmt.Errorf("directory %s can be written by others (mode %04o): name one of your own", dir, info.Mode().Perm())
 	}
 	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -120,7 +120,7 @@ func checkOwnDirectory(dir string) error {
 			}
 			// In a sticky directory only the owner renames.
 			if info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
-				return fmt.Errorf("directory %s can be written by others (mode %04o)", at, info.Mode().Perm())
+				return fmt.Errorf("directory %s can be written by others (mode %04o): name one of your own", at, info.Mode().Perm())
 			}
 			if stat, ok := info.Sys().(*syscall.Stat_t); !ok || stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
 				return fmt.Errorf("directory %s belongs to somebody else, who could replace the socket", at)

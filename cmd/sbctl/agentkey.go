@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -64,7 +66,31 @@ func (c agentKeyMintCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer clear(got.GetToken())
-	return a.showKeyOnce(got.GetKey(), got.GetToken(), agentKeyMintedView{viewAgentKey(got.GetKey()), string(got.GetToken())})
+	if err := a.showKeyOnce(got.GetKey(), got.GetToken(), agentKeyMintedView{viewAgentKey(got.GetKey()), string(got.GetToken())}); err != nil {
+		return err
+	}
+	a.tellReach(ctx, got.GetKey())
+	return nil
+}
+
+// tellReach says what the grants of a new key's subject, or the key, are missing: the
+// agent is only told that it may not. What cannot be known is not said.
+func (a *app) tellReach(ctx context.Context, k *operatorv1.AgentKey) {
+	tenants, err := a.tenants(ctx, "")
+	if err != nil {
+		return
+	}
+	reaches := false
+	for _, t := range tenants {
+		granted := slices.Contains(t.GetReaders(), k.GetSubject()) || slices.Contains(t.GetWriters(), k.GetSubject())
+		reaches = reaches || granted
+		if !granted && slices.Contains(k.GetTenants(), t.GetName()) {
+			a.done("%s may not reach %s yet: %s", k.GetSubject(), t.GetName(), a.paste("grant", k.GetSubject(), "memory.read:"+t.GetName()))
+		}
+	}
+	if reaches && len(k.GetTenants()) == 0 {
+		a.done("it has no memory, although %s does: a key reaches the tenants that it is minted with, by --tenant", k.GetSubject())
+	}
 }
 
 // showKeyOnce prints a key: it is all that goes to standard output, but for programs.
@@ -79,7 +105,7 @@ func (a *app) showKeyOnce(k *operatorv1.AgentKey, token []byte, value any) error
 	if k.GetExpires() > 0 {
 		ends = "until " + a.out.When(k.GetExpires())
 	}
-	a.done("key %s is %s, %s; it is shown this once", k.GetKeyId(), k.GetSubject(), ends)
+	a.done("key %s speaks for %s, %s; it is shown this once", k.GetKeyId(), k.GetSubject(), ends)
 	return nil
 }
 
@@ -154,7 +180,7 @@ func (a *app) printAgentKey(k *operatorv1.AgentKey) error {
 		{Name: "key", Value: k.GetKeyId()},
 		{Name: "name", Value: k.GetName()},
 		{Name: "subject", Value: k.GetSubject()},
-		{Name: "tenants", Value: strings.Join(k.GetTenants(), ", ")},
+		{Name: "tenants", Value: cmp.Or(strings.Join(k.GetTenants(), ", "), "none, so it has no memory")},
 		{Name: "state", Value: k.GetState()},
 		{Name: "minted", Value: a.out.When(k.GetCreated())},
 		{Name: "expires", Value: a.out.When(k.GetExpires())},

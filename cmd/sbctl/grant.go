@@ -40,12 +40,16 @@ call:SERVER/TOOL lets the subject call a tool of a server behind the broker, and
 call:SERVER/* all of them; what a policy around the server says comes on top. With
 --require-approval a person is asked each time.
 
+memory.read:TENANT lets the subject search what agents wrote down in a tenant, and
+memory.write:TENANT add to it.
+
 Examples:
   sbctl grant worker design-doc
   sbctl grant worker 'read:docs.*' --until "tomorrow 09:00"
   sbctl grant worker github.token --disclose --uses 1
   sbctl grant worker read:payroll --deny
-  sbctl grant worker 'call:github/*' use:github.token`
+  sbctl grant worker 'call:github/*' use:github.token
+  sbctl grant worker memory.read:acme memory.write:acme`
 }
 
 // Run grants.

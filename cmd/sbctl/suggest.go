@@ -23,6 +23,10 @@ func (a *app) suggest(ctx context.Context, args []string, err error) error {
 		return err
 	}
 	near, ok := nearest.Name(refusal.Name, a.namesOf(ctx, refusal.Unknown))
+	if args[0] == "grant" && refusal.Unknown == wire.UnknownResource && slices.Contains(a.namesOf(ctx, wire.UnknownTenant), refusal.Name) {
+		failed.hint = a.paste("grant", args[1], "memory.read:"+refusal.Name)
+		return failed
+	}
 	if !ok {
 		return err
 	}

@@ -95,6 +95,19 @@ func (a *app) tenants(ctx context.Context, doing string) ([]*operatorv1.Tenant, 
 	return got.GetTenants(), err
 }
 
+// tenant is the tenant of a name; one that does not exist is refused.
+func (a *app) tenant(ctx context.Context, doing, name string) (*operatorv1.Tenant, error) {
+	tenants, err := a.tenants(ctx, doing)
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(tenants, func(t *operatorv1.Tenant) bool { return t.GetName() == name })
+	if at < 0 {
+		return nil, fail(&wire.Error{Reason: wire.InvalidArgument, Message: "no tenant is named " + name, Unknown: wire.UnknownTenant, Name: name}, "%s", doing)
+	}
+	return tenants[at], nil
+}
+
 type tenantShowCmd struct {
 	Tenant string `arg:"" help:"Name of the tenant."`
 }
@@ -113,15 +126,10 @@ type tenantShownView struct {
 // Run shows a tenant.
 func (c tenantShowCmd) Run(ctx context.Context, a *app) error {
 	doing := "showing tenant " + c.Tenant
-	tenants, err := a.tenants(ctx, doing)
+	t, err := a.tenant(ctx, doing, c.Tenant)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(tenants, func(t *operatorv1.Tenant) bool { return t.GetName() == c.Tenant })
-	if at < 0 {
-		return fail(&wire.Error{Reason: wire.InvalidArgument, Message: "no tenant is named " + c.Tenant, Unknown: wire.UnknownTenant, Name: c.Tenant}, "%s", doing)
-	}
-	t := tenants[at]
 	keys, err := call(ctx, a, doing, &operatorv1.ListAgentKeysRequest{}, operatorv1.OperatorServiceClient.ListAgentKeys)
 	if err != nil {
 		return err
@@ -162,6 +170,9 @@ Examples:
 // Run removes a tenant.
 func (c tenantRmCmd) Run(ctx context.Context, a *app) error {
 	doing := "removing tenant " + c.Tenant
+	if _, err := a.tenant(ctx, doing, c.Tenant); err != nil { // before anybody is asked
+		return err
+	}
 	if err := a.confirm(ctx, doing, fmt.Sprintf("Remove tenant %s, with all its entries and the grants that name it?", c.Tenant)); err != nil {
 		return err
 	}

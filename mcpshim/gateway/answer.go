@@ -187,7 +187,7 @@ func (g *Gateway) listen(w http.ResponseWriter, r *http.Request, s *session) {
 	e, err := s.listenTo()
 	switch {
 	case errors.Is(err, errCrowd):
-		later(w, time.Second)
+		later(w, time.Second, tooManyRequests)
 		return
 	case err != nil:
 		writeError(w, http.StatusNotFound, "session_not_found", "")

@@ -62,10 +62,17 @@ func unavailable(w http.ResponseWriter, err error) {
 	writeError(w, http.StatusServiceUnavailable, "unavailable", strings.ToLower(string(reason)))
 }
 
+// What there is too much of, for who is told to come later.
+const (
+	tooManySessions = "sessions" // of one key, or of all
+	tooManyRefusals = "refusals" // the daemon says so, of what was refused
+	tooManyRequests = ""
+)
+
 // later answers a request that comes too often.
-func later(w http.ResponseWriter, wait time.Duration) {
+func later(w http.ResponseWriter, wait time.Duration, why string) {
 	w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(wait.Seconds())))))
-	writeError(w, http.StatusTooManyRequests, "rate_limited", "")
+	writeError(w, http.StatusTooManyRequests, "rate_limited", why)
 }
 
 func writeError(w http.ResponseWriter, status int, what, reason string) {
@@ -85,14 +92,21 @@ func writeError(w http.ResponseWriter, status int, what, reason string) {
 func (g *Gateway) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if refused, ok := errors.AsType[*Refused](err); ok {
 		if wait := g.rates.take(&g.rates.failures, connOf(r.Context()).address, time.Now()); wait > 0 {
-			later(w, wait)
+			later(w, wait, tooManyRequests)
 			return
 		}
 		refuse(w, refused.Reason)
 		return
 	}
-	if errors.Is(err, errFull) || wire.FromError(err).Reason == wire.RateLimited {
-		later(w, time.Second)
+	switch {
+	case errors.Is(err, errSessions):
+		later(w, time.Second, tooManySessions)
+		return
+	case errors.Is(err, errFull):
+		later(w, time.Second, tooManyRequests)
+		return
+	case wire.FromError(err).Reason == wire.RateLimited:
+		later(w, time.Second, tooManyRefusals)
 		return
 	}
 	unavailable(w, err)
@@ -111,7 +125,7 @@ func (g *Gateway) present(w http.ResponseWriter, r *http.Request, route string) 
 	connOf(r.Context()).judged(false)
 	// What was refused is told to the daemon within the measure of the address alone.
 	if wait := g.rates.take(&g.rates.failures, connOf(r.Context()).address, time.Now()); wait > 0 {
-		later(w, wait)
+		later(w, wait, tooManyRequests)
 		return nil, p
 	}
 	done, err := g.rates.turn(r.Context(), connOf(r.Context()).address)
@@ -189,22 +203,29 @@ func newHosts(names []string, listeners []net.Listener) hosts {
 // admits says whether a request means this gateway, and no page of somebody else
 // sent it: a name that leads here by a foreign DNS is not ours, and a browser says
 // where a page is from.
-func (h hosts) admits(r *http.Request) bool {
+// What speaks against one is returned, a word for clients.
+func (h hosts) admits(r *http.Request) (against string) {
 	if len(r.Header.Values("Host")) > 0 || !h.knows(r, r.Host) {
-		return false
+		return foreignHost
 	}
 	for _, origin := range r.Header.Values("Origin") {
 		u, err := url.Parse(origin)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || !h.knows(r, u.Host) {
-			return false
+			return foreignOrigin
 		}
 	}
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "same-origin", "none":
-		return true
+		return ""
 	}
-	return false
+	return foreignOrigin
 }
+
+// What speaks against a request.
+const (
+	foreignHost   = "host"
+	foreignOrigin = "origin"
+)
 
 // knows says whether a host is one of ours. The address to which a connection came is
 // one: no foreign DNS makes a name of it.

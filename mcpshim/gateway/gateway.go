@@ -115,6 +115,7 @@ type Gateway struct {
 	limits Limits
 	rates  *rates
 	held   atomic.Int64 // bytes of bodies and answers
+	hosts  sync.Once    // says that somebody named another one
 
 	mu       sync.Mutex
 	sessions map[string]*session // by their id

@@ -317,6 +317,9 @@ func TestForeign(t *testing.T) {
 		if got.status != one.status {
 			t.Errorf("%q: %d %s", one.headers, got.status, got.body)
 		}
+		if want := `{"error":"forbidden","reason":"` + map[bool]string{true: "host", false: "origin"}[one.headers[0] == "Host"] + `"}`; one.status == 403 && strings.TrimSpace(got.body) != want {
+			t.Errorf("%q: %s", one.headers, got.body)
+		}
 		if told := s.said(); (len(told) == 0) != (one.status == 403) {
 			t.Errorf("%q: %q", one.headers, told)
 		}
@@ -363,7 +366,7 @@ func TestLimits(t *testing.T) {
 	s := start(t, Limits{KeySessions: 2, Streams: 2, Body: 100 << 10, Header: 4 << 10, Unsent: 1 << 10})
 	id := s.open()
 	s.open()
-	if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize"}`); got.status != 429 {
+	if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize"}`); got.status != 429 || !strings.Contains(got.body, `"reason":"sessions"`) {
 		t.Errorf("a third session: %d %s", got.status, got.body)
 	}
 	s.open("Authorization", "Bearer "+string(otherKey))

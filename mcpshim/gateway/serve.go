@@ -61,8 +61,13 @@ func (g *Gateway) handler(known hosts) http.Handler {
 		case "/healthz":
 			g.health(w, r)
 		case "/mcp":
-			if !known.admits(r) {
-				writeError(w, http.StatusForbidden, "forbidden", "")
+			if against := known.admits(r); against != "" {
+				if against == foreignHost {
+					g.hosts.Do(func() {
+						g.config.Log("a request named a host that is not ours, and was refused; the name under which agents reach this is given with --host")
+					})
+				}
+				writeError(w, http.StatusForbidden, "forbidden", against)
 				return
 			}
 			g.serveMCP(w, r)
@@ -118,7 +123,7 @@ func (g *Gateway) serveMCP(w http.ResponseWriter, r *http.Request) {
 		wait = g.rates.wait(r.Context(), connOf(r.Context()).address, time.Now())
 	}
 	if wait > 0 {
-		later(w, wait)
+		later(w, wait, tooManyRequests)
 		return
 	}
 	switch {
@@ -328,8 +333,12 @@ func (g *Gateway) fill(ctx context.Context, hash keyHash, one *slot, key []byte,
 	return s, err
 }
 
-// errFull says that there is no room for one more session.
-var errFull = errors.New("too many sessions")
+// errFull says that there is no room; errSessions, that there is none for one more
+// session.
+var (
+	errFull     = errors.New("too much at once")
+	errSessions = fmt.Errorf("%w: sessions", errFull)
+)
 
 // opened opens a run, with a place for a session under it.
 func (g *Gateway) opened(ctx context.Context, key []byte, p Presented) (run Run, err error) {
@@ -339,7 +348,7 @@ func (g *Gateway) opened(ctx context.Context, key []byte, p Presented) (run Run,
 			if err := g.config.Keys.Check(ctx, key, p); err != nil {
 				return err
 			}
-			return errFull
+			return errSessions
 		}
 		if run, err = g.config.Keys.Open(ctx, key, p); err != nil {
 			g.givePlace(hash)
@@ -535,7 +544,7 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, s *session, m *st
 		writeJSON(w, http.StatusBadRequest, errorAnswer(m.ID, strict.CodeInvalidRequest, "invalid request: the id is in use", nil))
 		return false
 	case errors.Is(err, errCrowd):
-		later(w, time.Second)
+		later(w, time.Second, tooManyRequests)
 		return false
 	case err != nil:
 		writeError(w, http.StatusNotFound, "session_not_found", "")

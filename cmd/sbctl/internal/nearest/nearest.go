@@ -8,7 +8,7 @@ import "strings"
 // more than a third of its characters would have to change, and neither begins
 // with the other. Ties go to the earlier candidate.
 func Name(typed string, candidates []string) (string, bool) {
-	best, bestDistance := "", -1
+	best, bestDistance, bestExact := "", -1, 0
 	for _, candidate := range candidates {
 		if candidate == typed {
 			return candidate, true
@@ -17,8 +17,10 @@ func Name(typed string, candidates []string) (string, bool) {
 		if limit := max(1, max(len(typed), len(candidate))/3); distance > limit && !extends(typed, candidate) {
 			continue
 		}
-		if bestDistance < 0 || distance < bestDistance {
-			best, bestDistance = candidate, distance
+		// Of two that differ in case alone the one that was typed so.
+		exact := Distance(typed, candidate)
+		if bestDistance < 0 || distance < bestDistance || distance == bestDistance && exact < bestExact {
+			best, bestDistance, bestExact = candidate, distance, exact
 		}
 	}
 	return best, bestDistance >= 0

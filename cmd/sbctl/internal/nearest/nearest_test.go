@@ -9,7 +9,7 @@ import (
 )
 
 func TestName(t *testing.T) {
-	names := []string{"design-doc", "github.token", "payroll", "readme"}
+	names := []string{"ACME", "acme", "design-doc", "github.token", "payroll", "readme"}
 	for _, test := range []struct{ typed, want string }{
 		{"design-dco", "design-doc"},
 		{"design_doc", "design-doc"},
@@ -18,6 +18,8 @@ func TestName(t *testing.T) {
 		{"github-token", "github.token"},
 		{"redame", "readme"},
 		{"readme", "readme"},
+		{"acm", "acme"},
+		{"ACM", "ACME"},
 		{"zebra", ""},
 		{"r", ""},
 		{"", ""},
