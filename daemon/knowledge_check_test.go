@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -78,7 +77,7 @@ func TestCheckReadsTheMemory(t *testing.T) {
 			said := ""
 			l.must(nil, os.Chmod(l.home, 0o700))
 			o := Offline{
-				Config: Config{Home: l.home, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Self: "/nonexistent", KeychildArg: "none", Version: "test"},
+				Config: Config{Home: l.home, Logger: slog.New(slog.DiscardHandler), Self: "/nonexistent", KeychildArg: "none", Version: "test"},
 				Say:    func(line string) { said += line + "\n" },
 			}
 			err := Check(t.Context(), o, "")
