@@ -22,7 +22,6 @@ const pulse = 15 * time.Second
 type answering struct {
 	w         http.ResponseWriter
 	r         *http.Request
-	g         *Gateway
 	e         *exchange
 	stateless bool
 	streaming bool
@@ -194,7 +193,7 @@ func (g *Gateway) listen(w http.ResponseWriter, r *http.Request, s *session) {
 		return
 	}
 	defer e.leave()
-	a := &answering{w: w, r: r, g: g, e: e}
+	a := &answering{w: w, r: r, e: e}
 	if a.begin() {
 		a.run()
 	}

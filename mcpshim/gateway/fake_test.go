@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds what has to happen, not how soon.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // fakeKeys knows keys by their text.
 type fakeKeys struct {

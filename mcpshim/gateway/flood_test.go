@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"subjectbroker/proto/agentkey"
 )
@@ -119,12 +118,13 @@ func TestManyStrangersAtOnce(t *testing.T) {
 			}
 		})
 	}
-	deadline := time.Now().Add(patience)
-	for waiting := 0; waiting < 40-strangersEach && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	eventually(t, "some are asked about, and all others wait", func() bool {
+		keys.mu.Lock()
+		defer keys.mu.Unlock()
 		s.g.rates.mu.Lock()
-		waiting = s.g.rates.waiting
-		s.g.rates.mu.Unlock()
-	}
+		defer s.g.rates.mu.Unlock()
+		return keys.now == strangersEach && s.g.rates.waiting == 40-strangersEach
+	})
 	if got := s.do("POST", "/mcp", aPing, "Mcp-Session-Id", id); got.status != 200 {
 		t.Errorf("the good key: %d", got.status)
 	}
@@ -244,15 +244,11 @@ func TestNeededConnectionsStay(t *testing.T) {
 	for i := range 2 {
 		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"s%d","method":"slow"}`, i)
 		s.raw(head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, fmt.Sprintf("Content-Length: %d", len(body))) + "\r\n" + body)
-		deadline := time.Now().Add(patience)
-		for open := 0; open <= i; time.Sleep(time.Millisecond) { // before it has asked its connection may be taken
+		eventually(t, "it has asked: before that its connection may be taken", func() bool {
 			session.mu.Lock()
-			open = session.streams
-			session.mu.Unlock()
-			if time.Now().After(deadline) {
-				t.Fatalf("%d are open", open)
-			}
-		}
+			defer session.mu.Unlock()
+			return session.streams > i
+		})
 	}
 	if got, err := http.Get(s.url + "/healthz"); err == nil {
 		got.Body.Close()

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
@@ -55,28 +56,23 @@ type Limits struct {
 const DefaultConnections = 4096
 
 func (l Limits) withDefaults() Limits {
-	or(&l.Body, 10<<20+64<<10)
-	or(&l.Header, 16<<10)
-	or(&l.Held, 128<<20)
-	or(&l.Unsent, 8<<20)
-	or(&l.Sessions, 320)
-	or(&l.KeySessions, 64)
-	or(&l.Streams, 64)
-	or(&l.Connections, DefaultConnections)
-	or(&l.AddressConnections, 512)
-	or(&l.KeyRate, 100)
-	or(&l.AddressRate, 400)
-	or(&l.Failures, 1)
-	or(&l.Idle, 30*time.Minute)
-	or(&l.SharedIdle, time.Minute)
-	or(&l.Slow, 30*time.Second)
-	or(&l.SlowHeader, 10*time.Second)
-	return l
-}
-
-func or[T int | int64 | float64 | time.Duration](value *T, fallback T) {
-	if *value == 0 {
-		*value = fallback
+	return Limits{
+		Body:               cmp.Or(l.Body, 10<<20+64<<10),
+		Header:             cmp.Or(l.Header, 16<<10),
+		Held:               cmp.Or(l.Held, 128<<20),
+		Unsent:             cmp.Or(l.Unsent, 8<<20),
+		Sessions:           cmp.Or(l.Sessions, 320),
+		KeySessions:        cmp.Or(l.KeySessions, 64),
+		Streams:            cmp.Or(l.Streams, 64),
+		Connections:        cmp.Or(l.Connections, DefaultConnections),
+		AddressConnections: cmp.Or(l.AddressConnections, 512),
+		KeyRate:            cmp.Or(l.KeyRate, 100),
+		AddressRate:        cmp.Or(l.AddressRate, 400),
+		Failures:           cmp.Or(l.Failures, 1),
+		Idle:               cmp.Or(l.Idle, 30*time.Minute),
+		SharedIdle:         cmp.Or(l.SharedIdle, time.Minute),
+		Slow:               cmp.Or(l.Slow, 30*time.Second),
+		SlowHeader:         cmp.Or(l.SlowHeader, 10*time.Second),
 	}
 }
 
@@ -343,7 +339,7 @@ func (r *rates) enter(c *countedConn) bool {
 			return false
 		}
 		r.drop(spare)
-		go func() { _ = spare.Close() }() // it is nobody's
+		go func() { _ = spare.Close() }() // of TLS it may take a while
 	}
 	if r.addresses[c.address] == nil {
 		r.addresses[c.address] = map[*countedConn]bool{}

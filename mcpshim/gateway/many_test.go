@@ -118,8 +118,7 @@ func TestGatewayManySessions(t *testing.T) {
 		t.Fatal(got.status)
 	}
 	probe.http.CloseIdleConnections()
-	time.Sleep(200 * time.Millisecond) // what the probe has left ends meanwhile
-	base := runtime.NumGoroutine()
+	base := quiet() // what the probe has left ends meanwhile
 	agents := make([]*agent, sessions)
 	var all sync.WaitGroup
 	begin := make(chan struct{})
@@ -179,10 +178,7 @@ func (a *agent) try(t *testing.T) {
 // settled is how many goroutines there are once they are at most so many, or do not
 // become so few.
 func settled(most int) int {
-	for range 400 {
-		if runtime.NumGoroutine() <= most {
-			break
-		}
+	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > most && time.Now().Before(deadline); {
 		time.Sleep(25 * time.Millisecond)
 	}
 	return runtime.NumGoroutine()

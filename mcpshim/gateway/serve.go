@@ -575,7 +575,7 @@ func (g *Gateway) call(w http.ResponseWriter, r *http.Request, s *session, m *st
 	if e.withdrawn.Load() {
 		withdraw() // what said so may have been quicker than the request
 	}
-	out := &answering{w: w, r: r, g: g, e: e, stateless: route == Stateless}
+	out := &answering{w: w, r: r, e: e, stateless: route == Stateless}
 	code, whole := out.run()
 	if !whole && route == Stateless {
 		// Who goes away does not want the answer: without a session there is no other

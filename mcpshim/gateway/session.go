@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -78,10 +79,9 @@ type exchange struct {
 
 // Faults of taking in a request.
 var (
-	errOver    = errors.New("the session is over")
-	errTaken   = errors.New("the id is in use")
-	errCrowd   = errors.New("too many open requests")
-	errMissing = wire.Deny(wire.BrokerUnavailable)
+	errOver  = errors.New("the session is over")
+	errTaken = errors.New("the id is in use")
+	errCrowd = errors.New("too many open requests")
 )
 
 // newSession starts a shim under run. The caller holds g.mu and has a place for it.
@@ -145,7 +145,7 @@ func (s *session) open(context.Context) (Run, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.run == nil || s.taken || isOver(s.run) {
-		return nil, errMissing
+		return nil, wire.Deny(wire.BrokerUnavailable)
 	}
 	s.taken = true
 	return s.run, nil
@@ -502,18 +502,9 @@ func (s *session) publish(line []byte) {
 	case s.id == "": // nobody could listen
 	case s.listener != nil:
 		s.listener.tell(line, true)
-	case len(s.missed) < maxMissed && !holds(s.missed, line): // that something is different need be said once
+	case len(s.missed) < maxMissed && !slices.ContainsFunc(s.missed, func(one []byte) bool { return bytes.Equal(one, line) }): // that something is different need be said once
 		s.missed = append(s.missed, line)
 	}
-}
-
-func holds(lines [][]byte, line []byte) bool {
-	for _, one := range lines {
-		if bytes.Equal(one, line) {
-			return true
-		}
-	}
-	return false
 }
 
 // tell hands a notification to a request. One that does not take them loses
