@@ -20,7 +20,6 @@ const (
 	defaultHits   = 10
 	defaultRecent = 20
 	excerptBytes  = 480
-	maxReplaced   = 8         // of those that a hit names
 	maxHistory    = 256 << 10 // bytes of texts in a history
 	maxVersions   = 200       // of a history
 )
@@ -71,7 +70,6 @@ func (c *recollection) hits(ix *memory.Index, scope []string, query memory.Query
 		if hit.Matched != "" {
 			older[hit.Matched] = knowledgeEntry{}
 		}
-		hit.Replaced = hit.Replaced[:min(len(hit.Replaced), maxReplaced)]
 		for _, version := range hit.Replaced {
 			older[version.ID] = knowledgeEntry{}
 		}

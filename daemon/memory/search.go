@@ -19,7 +19,7 @@ const (
 	// MaxHits is the largest number of hits of a search.
 	MaxHits = 1000
 	// MaxReplaced is the largest number of replaced entries that a hit lists.
-	MaxReplaced = 32
+	MaxReplaced = 8
 	// defaultHits is what a limit of 0 means.
 	defaultHits = 10
 )
