@@ -25,10 +25,8 @@ const (
 	causeOtherHeader = "OTHER_HEADER" // a header that is not on the list of those that claim to say who asks
 )
 
-// Limits of what a gateway sends along with a key.
-const (
-	maxPresented = 256 // bytes of a key
-)
+// maxPresented is the longest key that a gateway sends, in bytes.
+const maxPresented = 256
 
 // presentation is a key that somebody presented to a gateway, as that passes it on.
 type presentation struct {
@@ -79,7 +77,7 @@ func (b broker) openKeyed(ctx context.Context, req *brokerv1.OpenRunRequest) (*b
 		}
 		return nil, d.refuseRun(ctx, p, open, refusal, cause)
 	}
-	a, err := d.present(ctx, p, pr, "")
+	a, err := d.present(p, pr, "")
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +128,7 @@ func (b broker) Authenticate(ctx context.Context, req *brokerv1.AuthenticateRequ
 		}
 		return nil, d.malformed(ctx, p, audit.Entry{Kind: audit.Auth, LaunchID: p.Launch, Peer: peerEntry(p)})
 	}
-	a, err := d.present(ctx, p, pr, wire.Auth(req.GetRefused()))
+	a, err := d.present(p, pr, wire.Auth(req.GetRefused()))
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +180,7 @@ func (a *authentication) refuse(refusal *wire.Error, cause string) {
 // Its error is RATE_LIMITED: whoever is over budget is told nothing else. A key that
 // is known has a budget of its own, so that nobody else can use that up, and what
 // nobody knows counts against the gateway's process.
-func (d *Daemon) present(_ context.Context, p *peer.Peer, pr presentation, reported wire.Auth) (*authentication, error) {
+func (d *Daemon) present(p *peer.Peer, pr presentation, reported wire.Auth) (*authentication, error) {
 	a := &authentication{flags: pr.flags, entry: audit.Entry{
 		Kind: audit.Auth, LaunchID: p.Launch, Peer: peerEntry(p), Action: pr.route, Decision: decisionAllow, ReasonCode: string(wire.Allowed),
 	}}

@@ -60,7 +60,11 @@ func newKnowledge() *knowledge {
 	}
 	settled := make(chan struct{})
 	life, end := context.WithCancel(context.Background())
-	return &knowledge{most: maxIndex, life: life, end: end, settled: settled, settle: sync.OnceFunc(func() { close(settled) }), index: index, digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{}, shares: map[string]*subjectShare{}, parts: map[string]part{}, cuts: map[string]uint64{}}
+	return &knowledge{
+		index: index, most: maxIndex, life: life, end: end, settled: settled, settle: sync.OnceFunc(func() { close(settled) }),
+		digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{},
+		shares: map[string]*subjectShare{}, parts: map[string]part{}, cuts: map[string]uint64{},
+	}
 }
 
 // errNotReady says that the index is not whole yet.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -137,10 +138,10 @@ func (c *recollection) rows(scope, ids []string, each func(knowledgeEntry) error
 func (c *recollection) search(ix *memory.Index, query memory.Query, scope memory.Scope) (memory.Result, error) {
 	scope.Done, scope.Long = c.work.Done(), c.long
 	found := ix.Search(query, scope)
-	switch found.Err {
-	case nil:
+	switch {
+	case found.Err == nil:
 		return found, nil
-	case memory.ErrWork:
+	case errors.Is(found.Err, memory.ErrWork):
 		return found, &wire.Error{Reason: wire.ResourceTooLarge, Cause: causeSearchTooLong}
 	}
 	return found, c.ended()
