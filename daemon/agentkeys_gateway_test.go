@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,8 +16,14 @@ import (
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 	gatekeeper "subjectbroker/worker"
-	"subjectbroker/worker/client"
 )
+
+// gatewayKeys is a gateway's side of the socket.
+func gatewayKeys(t *testing.T, d *daemontest.Daemon) *gatekeeper.Keys {
+	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: d.Places, Version: "test"})
+	t.Cleanup(keys.Close)
+	return keys
+}
 
 // A gateway's side of the socket, over a real daemon: many runs on few connections,
 // each of which ends by itself and alone.
@@ -31,8 +36,7 @@ func TestGatewaysRuns(t *testing.T) {
 	d.Grant("two", "read:second")
 	oneID, oneKey := mint(t, d, "one", "", 0)
 	_, twoKey := mint(t, d, "two", "", 0)
-	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: client.Places{Home: d.Home, SocketDir: filepath.Join(d.Home, "run")}, Version: "test"})
-	defer keys.Close()
+	keys := gatewayKeys(t, d)
 	p := gatekeeper.Presented{Route: "stateful"}
 	open := func(key []byte) *gatekeeper.Run {
 		t.Helper()
@@ -105,8 +109,7 @@ func TestManySessionsOfAGateway(t *testing.T) {
 	d.Put("plan", "x")
 	d.Grant("worker", "read:plan")
 	_, key := mint(t, d, "worker", "", 0)
-	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: client.Places{Home: d.Home, SocketDir: filepath.Join(d.Home, "run")}, Version: "test"})
-	defer keys.Close()
+	keys := gatewayKeys(t, d)
 	ctx, cancel := context.WithTimeout(t.Context(), daemontest.Patience)
 	defer cancel()
 	failed := make(chan error, sessions)
@@ -137,8 +140,7 @@ func TestManyKeysAreJudgedBesideRuns(t *testing.T) {
 	d := daemontest.Start(t)
 	d.AddSubject("worker")
 	_, key := mint(t, d, "worker", "", 0)
-	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: client.Places{Home: d.Home, SocketDir: filepath.Join(d.Home, "run")}, Version: "test"})
-	defer keys.Close()
+	keys := gatewayKeys(t, d)
 	ctx, cancel := context.WithTimeout(t.Context(), daemontest.Patience)
 	defer cancel()
 	p := gatekeeper.Presented{Route: "stateful"}
@@ -172,8 +174,7 @@ func TestKeysAsTheOperatorSeesThem(t *testing.T) {
 	d := daemontest.Start(t)
 	d.AddSubject("worker")
 	id, key := mint(t, d, "worker", "laptop", 0)
-	keys := gatekeeper.NewKeys(gatekeeper.Config{Places: client.Places{Home: d.Home, SocketDir: filepath.Join(d.Home, "run")}, Version: "test"})
-	defer keys.Close()
+	keys := gatewayKeys(t, d)
 	p := gatekeeper.Presented{Route: "stateful"}
 	run, err := keys.Open(t.Context(), bytes.Clone(key), p)
 	must(t, err)

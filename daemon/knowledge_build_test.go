@@ -20,7 +20,7 @@ import (
 	"subjectbroker/vault"
 )
 
-// shelf has a memory that takes several slices to read: rows fa… to fz… and ga… to gz…
+// newShelf has a memory that takes several slices to read: rows fa… to fz… and ga… to gz…
 // of acme, each tenth one of other.
 func newShelf(t *testing.T) (*library, []string) {
 	t.Helper()

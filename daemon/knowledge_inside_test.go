@@ -41,18 +41,7 @@ func newLibrary(t *testing.T) *library {
 func (l *library) learn(tenant, title, supersedes string) string {
 	l.t.Helper()
 	e := knowledgeEntry{ID: newEntryID(), Tenant: tenant, Kind: "note", Title: title, Created: 1, Supersedes: supersedes}
-	row, err := encodeEntry(e)
-	l.must(nil, err)
-	l.must(nil, l.mutate(l.desk.ctx, func(*state) (change, error) {
-		record := l.op().entry(l.desk.ctx, kindMemoryImport)
-		record.Tenants = []string{tenant}
-		c := change{write: func(tx *vault.Tx) error { return tx.Put(bucketKnowledge, e.ID, row) }}
-		c.effects = append(c.effects, record)
-		if l.state().knowledge.ready {
-			c.permit = func(st *state) { st.knowledge.note(func(k *knowledge) { k.add(e) }) }
-		}
-		return c, nil
-	}))
+	l.store(l.state().knowledge.ready, []knowledgeEntry{e})
 	return e.ID
 }
 

@@ -103,7 +103,7 @@ func TestMemoryUnderAProfile(t *testing.T) {
 					case !slices.Contains(mine, tenant):
 						granted = wire.TenantOutOfScope
 					}
-					equal(t, tool.name+" of "+tenant, reasonFrom(err), granted)
+					equal(t, tool.name+" of "+tenant, daemontest.Reason(err), granted)
 					if !slices.Contains(want.tools, tool.name) && profile != "deaf" {
 						if e := d.Since(seq); len(e) != 1 || e[0].Cause != "TOOL_NOT_LISTED" || e[0].Tool != tool.name {
 							t.Errorf("%s: %+v", tool.name, e)
@@ -121,14 +121,6 @@ func TestMemoryUnderAProfile(t *testing.T) {
 			}
 		})
 	}
-}
-
-// reasonFrom is the reason of an answer, allowed ones too.
-func reasonFrom(err error) wire.Reason {
-	if e := wire.FromError(err); e != nil {
-		return e.Reason
-	}
-	return wire.Allowed
 }
 
 // A grant of a better tier than the run has grants nothing of the memory, to a shim and
@@ -170,6 +162,6 @@ func TestMemoryGrantConditions(t *testing.T) {
 			}
 		}
 		_, err := sixTools[5].ask(t.Context(), run, "acme", "")
-		equal(t, name+": capture", fmt.Sprint(reasonFrom(err)), "TENANT_OUT_OF_SCOPE")
+		equal(t, name+": capture", fmt.Sprint(daemontest.Reason(err)), "TENANT_OUT_OF_SCOPE")
 	}
 }

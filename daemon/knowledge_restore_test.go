@@ -81,7 +81,7 @@ func TestForgottenInAnOlderVault(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 			// The file is written anew without it, as after any forgetting; what was kept has it.
-			row := sealedRow(old[place.VaultFile(d.Home)], gone)
+			row := sealedRow(t, old[place.VaultFile(d.Home)], gone)
 			eventually(t, "the vault is purged", func() bool {
 				raw, err := os.ReadFile(place.VaultFile(d.Home))
 				must(t, err)
@@ -102,10 +102,11 @@ func TestForgottenInAnOlderVault(t *testing.T) {
 }
 
 // sealedRow is a part of an entry's sealed value as it lies in a vault's file.
-func sealedRow(file []byte, id string) []byte {
+func sealedRow(t *testing.T, file []byte, id string) []byte {
+	t.Helper()
 	_, behind, found := bytes.Cut(file, []byte(id+"v1:"))
 	if !found {
-		return []byte("there is none")
+		t.Fatalf("the row of %s is not in the file", id)
 	}
 	return bytes.Clone(behind[:100])
 }
@@ -221,7 +222,7 @@ func TestMemoryThroughKeysAndLocks(t *testing.T) {
 			asks.Go(func() {
 				for {
 					got, err := run.SearchKnowledge(t.Context(), &brokerv1.SearchKnowledgeRequest{RunId: run.ID, Query: "marker", Limit: 50})
-					switch reason := reasonFrom(err); {
+					switch reason := daemontest.Reason(err); {
 					case err == nil && len(got.GetHits()) != 50:
 						t.Errorf("%d hits", len(got.GetHits()))
 					case err == nil:
