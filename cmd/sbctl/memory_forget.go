@@ -51,6 +51,9 @@ type memoryForgottenView struct {
 	Kept     []string `json:"kept"`    // files of before a recovery
 }
 
+// entryIDLength is how long ids of entries are.
+const entryIDLength = 16
+
 // mostForgotten is how many entries the daemon forgets at once.
 const mostForgotten = 256
 
@@ -74,6 +77,8 @@ func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
 		question = "Forget the content of " + count(len(c.ID), "entry") + ", as far as they are here"
 	case len(c.ID) > mostForgotten:
 		return refuse(doing, "at most %s at once", count(mostForgotten, "entry"))
+	case slices.ContainsFunc(c.ID, func(id string) bool { return len(id) != entryIDLength }): // before anybody is asked
+		return refuse(doing, "an id has %d letters and digits; sbctl memory export has them", entryIDLength)
 	}
 	if c.History {
 		question += ", with all older versions"
