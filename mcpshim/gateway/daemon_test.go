@@ -571,7 +571,7 @@ func TestGatewayExpiry(t *testing.T) {
 	f := stand(t, d, Limits{}, nil)
 	a, lasting := f.agent(string(minted.GetToken())), f.agent("")
 	_, lasting.key = mint(t, d, "worker")
-	var streams []*http.Response
+	var streams []io.Reader
 	for _, one := range []*agent{a, lasting} {
 		one.greet()
 		stream, err := one.send("GET", "")
@@ -579,13 +579,13 @@ func TestGatewayExpiry(t *testing.T) {
 			t.Fatal(stream, err)
 		}
 		defer stream.Body.Close()
-		streams = append(streams, stream)
+		streams = append(streams, stream.Body)
 		if got := one.modern("tools/list", "", ""); got.status != 200 {
 			t.Fatal(got.status, got.body)
 		}
 	}
 	step.Store(int64(2 * time.Hour))
-	if rest, err := io.ReadAll(streams[0].Body); err != nil {
+	if rest, err := io.ReadAll(streams[0]); err != nil {
 		t.Errorf("its stream: %q %v", rest, err)
 	}
 	for name, got := range map[string]answered{

@@ -525,11 +525,11 @@ func (g *httpGateway) agent(key string) *remote { return &remote{g: g, key: key}
 const helloHTTP = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`
 
 func (a *remote) open(ctx context.Context) error {
-	response, _, err := a.do(ctx, http.MethodPost, helloHTTP, nil)
+	told, _, err := a.do(ctx, http.MethodPost, helloHTTP, nil)
 	if err != nil {
 		return err
 	}
-	a.session = response.Header.Get("Mcp-Session-Id")
+	a.session = told.Get("Mcp-Session-Id")
 	_, _, err = a.do(ctx, http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, nil)
 	return err
 }
@@ -588,14 +588,14 @@ func allowed(body []byte, err error) error {
 	return err
 }
 
-func (a *remote) do(ctx context.Context, method, body string, header map[string]string) (*http.Response, []byte, error) {
-	request, err := http.NewRequestWithContext(ctx, method, a.g.url, strings.NewReader(body))
+func (a *remote) do(ctx context.Context, method, message string, header map[string]string) (told http.Header, body []byte, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, a.g.url, strings.NewReader(message))
 	if err != nil {
 		return nil, nil, err
 	}
 	request.Header.Set("Authorization", "Bearer "+a.key)
 	request.Header.Set("Accept", "application/json, text/event-stream")
-	if body != "" {
+	if message != "" {
 		request.Header.Set("Content-Type", "application/json")
 	}
 	if a.session != "" {
@@ -613,7 +613,7 @@ func (a *remote) do(ctx context.Context, method, body string, header map[string]
 	if err == nil && response.StatusCode/100 != 2 {
 		err = fmt.Errorf("%s was answered with %s: %.300s", method, response.Status, answer)
 	}
-	return response, answer, err
+	return response.Header, answer, err
 }
 
 // emptyHTTP starts a server over HTTP that does nothing.
