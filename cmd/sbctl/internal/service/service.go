@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"subjectbroker/proto/place"
@@ -272,24 +273,22 @@ func (cfg Config) manager(installing bool) (manager, error) {
 
 // daemonArgs are the arguments of sbd; what is the default is left out.
 func (cfg Config) daemonArgs() []string {
-	var args []string
-	if usual, err := place.DefaultHome(); err != nil || cfg.Home != usual {
-		args = append(args, "--home", cfg.Home)
-	}
-	if cfg.SocketDir != filepath.Join(cfg.Home, "run") {
-		args = append(args, "--socket-dir", cfg.SocketDir)
-	}
-	return args
+	return cfg.whichDaemon("--socket-dir")
 }
 
 // gatewayArgs are the arguments of sb-mcp.
 func (cfg Config) gatewayArgs() []string {
-	args := append([]string{"serve"}, cfg.Gateway.Options...)
+	return slices.Concat([]string{"serve"}, cfg.Gateway.Options, cfg.whichDaemon("--socket"))
+}
+
+// whichDaemon are the flags that say which daemon is meant, of which the one for the
+// sockets has another name in each program.
+func (cfg Config) whichDaemon(socketFlag string) (args []string) {
 	if usual, err := place.DefaultHome(); err != nil || cfg.Home != usual {
 		args = append(args, "--home", cfg.Home)
 	}
 	if cfg.SocketDir != filepath.Join(cfg.Home, "run") {
-		args = append(args, "--socket", cfg.SocketDir)
+		args = append(args, socketFlag, cfg.SocketDir)
 	}
 	return args
 }

@@ -73,10 +73,6 @@ const listensMark = "X-SubjectBrokerListens="
 // what would bring a user namespace along is left out as there: the daemon looks at
 // who connects.
 func (s *systemd) gatewayText() string {
-	words := []string{`"` + unitEscape(s.cfg.Gateway.Program) + `"`}
-	for _, word := range s.cfg.gatewayArgs() {
-		words = append(words, unitWord(word))
-	}
 	return `# Written by "sbctl service install"; changes belong into a drop-in ("systemctl --user edit ` + gatewayUnit + `").
 [Unit]
 Description=SubjectBroker gateway
@@ -87,7 +83,7 @@ StartLimitBurst=5
 
 [Service]
 Type=exec
-ExecStart=` + strings.Join(words, " ") + `
+ExecStart=` + commandLine(s.cfg.Gateway.Program, s.cfg.gatewayArgs()) + `
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=2
@@ -125,11 +121,6 @@ const homeMark = "X-SubjectBrokerHome="
 // families or namespaces would pass on to the servers the daemon hosts. The
 // session bus, and with it the keychain, stays reachable.
 func (s *systemd) serviceText() string {
-	// systemd expands no variables in the program's own path.
-	words := []string{`"` + unitEscape(s.cfg.Daemon) + `"`}
-	for _, word := range s.cfg.daemonArgs() {
-		words = append(words, unitWord(word))
-	}
 	return `# Written by "sbctl service install"; changes belong into a drop-in ("systemctl --user edit ` + serviceUnit + `").
 [Unit]
 Description=SubjectBroker daemon
@@ -141,7 +132,7 @@ StartLimitBurst=5
 [Service]
 Type=notify
 NotifyAccess=main
-ExecStart=` + strings.Join(words, " ") + `
+ExecStart=` + commandLine(s.cfg.Daemon, s.cfg.daemonArgs()) + `
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
 RestartSec=2
@@ -187,6 +178,15 @@ WantedBy=sockets.target
 
 // unitEscape keeps systemd from expanding specifiers.
 func unitEscape(text string) string { return strings.ReplaceAll(text, "%", "%%") }
+
+// commandLine starts a program. systemd expands no variables in its own path.
+func commandLine(program string, args []string) string {
+	words := []string{`"` + unitEscape(program) + `"`}
+	for _, word := range args {
+		words = append(words, unitWord(word))
+	}
+	return strings.Join(words, " ")
+}
 
 // unitWord is one argument of a command line.
 func unitWord(word string) string {
