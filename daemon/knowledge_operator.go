@@ -25,19 +25,16 @@ import (
 	"subjectbroker/vault"
 )
 
-// Limits of what an operator does with the memory at once.
-const (
-	maxForget   = 256
-	exportPiece = 256 << 10
-)
+// exportPiece is how many bytes of an export go into one message, and a line more.
+const exportPiece = 256 << 10
 
 // ForgetKnowledge takes the content of entries out of the vault, whose file is then
 // written anew without it, and out of the index.
 func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKnowledgeRequest) (*operatorv1.ForgetKnowledgeResponse, error) {
 	d := o.d
 	ids := req.GetEntryIds()
-	if len(ids) == 0 || len(ids) > maxForget {
-		return nil, refuse("1 to %d entries are forgotten at once", maxForget)
+	if len(ids) == 0 || len(ids) > wire.MaxForget {
+		return nil, refuse("1 to %d entries are forgotten at once", wire.MaxForget)
 	}
 	for _, id := range ids {
 		if !isEntryID(id) {

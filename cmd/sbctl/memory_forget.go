@@ -12,6 +12,7 @@ import (
 	"subjectbroker/audit/verify"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 )
 
 type memoryForgetCmd struct {
@@ -54,9 +55,6 @@ type memoryForgottenView struct {
 // entryIDLength is how long ids of entries are.
 const entryIDLength = 16
 
-// mostForgotten is how many entries the daemon forgets at once.
-const mostForgotten = 256
-
 // Run forgets.
 func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
 	const doing = "forgetting"
@@ -75,8 +73,8 @@ func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
 			return fail(err, "%s", doing)
 		}
 		question = "Forget the content of " + count(len(c.ID), "entry") + ", as far as they are here"
-	case len(c.ID) > mostForgotten:
-		return refuse(doing, "at most %s at once", count(mostForgotten, "entry"))
+	case len(c.ID) > wire.MaxForget:
+		return refuse(doing, "at most %s at once", count(wire.MaxForget, "entry"))
 	case slices.ContainsFunc(c.ID, func(id string) bool { return len(id) != entryIDLength }): // before anybody is asked
 		return refuse(doing, "an id has %d letters and digits; sbctl memory export has them", entryIDLength)
 	}
@@ -87,7 +85,7 @@ func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	view := memoryForgottenView{EntryIDs: []string{}, Backups: []string{}, Kept: []string{}}
-	for ids := range slices.Chunk(c.ID, mostForgotten) {
+	for ids := range slices.Chunk(c.ID, wire.MaxForget) {
 		request := &operatorv1.ForgetKnowledgeRequest{EntryIds: ids, History: c.History, PresentOnly: c.Log != ""}
 		got, err := callWithin(ctx, a, purgePatience, doing, request, operatorv1.OperatorServiceClient.ForgetKnowledge)
 		if err != nil {

@@ -17,6 +17,9 @@ const (
 	MaxImportPiece = 1 << 20
 )
 
+// MaxForget is how many entries are named in one request to forget them.
+const MaxForget = 256
+
 // PieceSize is the most that is put into one piece of what is larger than a message,
 // in bytes: there is room for the rest of the message.
 const PieceSize = 48 << 10
