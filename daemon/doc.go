@@ -24,6 +24,9 @@
 //	unread.go      answers nobody takes yet         pace.go      clients that do not read
 //	broker.go      the worker plane's service       operator*.go the operator's service
 //	apply.go       documents                        head.go      the head outside the home
+//	agentkeys*.go  keys, and runs that they open    tenants*.go  tenants, and the scope of a request
+//	knowledge*.go  the memory: see package memory   hosts*.go    servers that the broker runs
+//	relay*.go      their tools                      approvals*.go  persons who are asked
 //
 // With no daemon running, the same code serves sbd's other commands:
 //
@@ -38,5 +41,7 @@
 // runs.mu, then state.mu, then a run's counters; hub.mu, then a watcher's. A
 // mutation waits for the log while it holds changing.mu and the vault's write
 // transaction, so the log never waits for either. Nothing waits for the log
-// while it holds runs.mu or state.mu.
+// while it holds runs.mu or state.mu. The memory's knowledge.mu is never taken
+// under state.mu; what a change under that means for the index is noted under
+// knowledge.notes, which is held for a moment only.
 package daemon

@@ -1,6 +1,7 @@
 // Package clients proves that real MCP clients, from npm and pinned, connect to
-// a built broker with what `sbctl connect` writes: they list its four tools,
-// and, driven by a model that is faked on loopback, list and read a resource.
+// a built broker with what `sbctl connect` writes, and with examples/http to its
+// gateway: they list its tools, and, driven by a model that is faked on loopback,
+// list and read a resource. The official conformance suite runs against the gateway.
 // Run it with ./run, which installs the clients and takes the network away.
 //
 // It proves nothing about other versions of these clients and servers, and

@@ -176,7 +176,7 @@ func post(t *testing.T, client *http.Client, url, key, session, body string) (st
 	return response.StatusCode, response.Header, string(read)
 }
 
-// reads opens a session, and reads the plan in it.
+// readsPlan opens a session, and reads the plan in it.
 func readsPlan(t *testing.T, client *http.Client, url, key string) (session string) {
 	t.Helper()
 	status, header, answer := post(t, client, url, key, "", initialize)
@@ -190,14 +190,21 @@ func readsPlan(t *testing.T, client *http.Client, url, key string) (session stri
 	return session
 }
 
-// The program serves, on an address and on a socket, and ends well.
-func TestServe(t *testing.T) {
-	d, key := keyed(t)
-	dir, err := os.MkdirTemp("", "sb") // a socket's path is short
+// shortDir is a directory for sockets, whose paths have to be short.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sb")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// The program serves, on an address and on a socket, and ends well.
+func TestServe(t *testing.T) {
+	d, key := keyed(t)
+	dir := shortDir(t)
 	socket := filepath.Join(dir, "http")
 	g := startServe(t, d.Home, "--listen", "127.0.0.1:0", "--unix", socket)
 	url, also, _ := strings.Cut(g.where, " and ")
@@ -271,11 +278,7 @@ func TestServe(t *testing.T) {
 // A socket is made where nobody can put another one, and in the place of one that
 // nobody listens at.
 func TestServeUnix(t *testing.T) {
-	dir, err := os.MkdirTemp("", "sb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDir(t)
 	path := filepath.Join(dir, "http")
 	old, err := net.Listen("unix", path)
 	if err != nil {
@@ -308,11 +311,7 @@ func TestServeUnix(t *testing.T) {
 // Whoever owns or may write to a directory above could put another one in its place,
 // and so could whoever may move a link on the way.
 func TestServeUnixAbove(t *testing.T) {
-	top, err := os.MkdirTemp("", "sb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(top) })
+	top := shortDir(t)
 	above, dir := filepath.Join(top, "a"), filepath.Join(top, "a", "d")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -367,11 +366,7 @@ func TestServeUnixAbove(t *testing.T) {
 // Of several that begin at once in the place of one that nobody listens at one gets
 // the socket, and it is the one that is reached.
 func TestServeUnixAtOnce(t *testing.T) {
-	dir, err := os.MkdirTemp("", "sb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortDir(t)
 	path := filepath.Join(dir, "s")
 	for range 50 {
 		old, err := net.Listen("unix", path)

@@ -1,8 +1,6 @@
 package main
 
-import (
-	"context"
-)
+import "context"
 
 type memoryCmd struct {
 	Import memoryImportCmd `cmd:"" help:"Add entries from lines of JSON"`
