@@ -1,0 +1,366 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+
+	"subjectbroker/grants"
+	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
+	"subjectbroker/vault"
+)
+
+// knowledgeLine is one entry as it is exported and imported:
+//
+//	{"id":…,"tenant":…,"kind":…,"title":…,"text":…,"tags":[…],"created":…,"subject":…,"supersedes":…}
+//
+// created is in Unix milliseconds. Imported are those and nothing else; all but kind
+// and title may be missing, and tenant where the import names one. An entry that
+// supersedes another comes after it.
+type knowledgeLine struct {
+	ID         string   `json:"id,omitempty"`
+	Tenant     string   `json:"tenant,omitempty"`
+	Kind       string   `json:"kind"`
+	Title      string   `json:"title"`
+	Text       string   `json:"text,omitempty"`
+	Tags       []string `json:"tags,omitempty"`
+	Created    int64    `json:"created,omitempty"`
+	Subject    string   `json:"subject,omitempty"`
+	Supersedes string   `json:"supersedes,omitempty"`
+
+	at uint64 // where it stands in an import
+}
+
+// importing is one import that is going on.
+type importing struct {
+	o      operator
+	tenant string
+	dry    bool
+	ids    map[string]string // those of the file that became others
+	lines  uint64
+	added  uint64
+	kept   uint64
+	forgot uint64   // lines whose entry was forgotten here
+	would  imported // by all pieces of a dry run
+}
+
+// imported is what an import adds: of each entry the tenant, and what it says, as long
+// as none of these takes its place.
+type imported struct {
+	tenants map[string]string
+	says    map[string]entryDigest
+	current map[entryDigest]string
+	old     map[string]bool // of others: what these take the place of
+}
+
+func newImported() imported {
+	return imported{tenants: map[string]string{}, says: map[string]entryDigest{}, current: map[entryDigest]string{}, old: map[string]bool{}}
+}
+
+func (i *imported) add(e knowledgeEntry, digest entryDigest) {
+	i.tenants[e.ID], i.says[e.ID], i.current[digest] = e.Tenant, digest, e.ID
+	if e.Supersedes == "" {
+		return
+	}
+	i.old[e.Supersedes] = true
+	if was, ok := i.says[e.Supersedes]; ok && i.current[was] == e.Supersedes {
+		delete(i.current, was)
+	}
+}
+
+// maxImportIDs is how many ids of one import may become others.
+const maxImportIDs = maxEntries
+
+// ImportKnowledge adds entries, a message of lines in one change. What is there
+// already, as a current entry that says the same, is not added again: an import that
+// was broken off is begun anew.
+func (o operator) ImportKnowledge(stream grpc.BidiStreamingServer[operatorv1.ImportKnowledgeRequest, operatorv1.ImportKnowledgeResponse]) error {
+	if err := o.d.meets(stream.Context(), fixed(whenRaised), nil); err != nil { // agents read it
+		return err
+	}
+	im := importing{o: o, ids: map[string]string{}, would: newImported()}
+	for first := true; ; first = false {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := o.d.awaitMemory(stream.Context()); err != nil {
+			return err
+		}
+		if first {
+			im.tenant, im.dry = req.GetTenant(), req.GetDryRun()
+		}
+		if err := im.piece(stream.Context(), req.GetLines()); err != nil {
+			return err
+		}
+		if err := stream.Send(&operatorv1.ImportKnowledgeResponse{Lines: im.lines, Added: im.added, Existed: im.kept, Forgotten: im.forgot}); err != nil {
+			return err
+		}
+	}
+}
+
+// piece takes in lines, all or none, and clears them.
+func (im *importing) piece(ctx context.Context, lines []byte) error {
+	defer clear(lines)
+	if len(lines) > wire.MaxImportPiece {
+		return refuse("at most %d KiB of lines in one message", wire.MaxImportPiece>>10)
+	}
+	d := im.o.d
+	var parsed []knowledgeLine
+	for line := range bytes.Lines(lines) {
+		im.lines++
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			continue
+		}
+		one, err := parseLine(line)
+		if err == nil {
+			err = im.check(&one)
+		}
+		if err != nil {
+			return refuse("line %d: %v", im.lines, err)
+		}
+		one.at = im.lines
+		parsed = append(parsed, one)
+	}
+	added, kept, forgot := im.added, im.kept, im.forgot
+	err := d.mutate(ctx, func(st *state) (change, error) { return im.plan(ctx, st, parsed) })
+	if err != nil {
+		im.added, im.kept, im.forgot = added, kept, forgot
+	}
+	return err
+}
+
+// parseLine reads one line, of which every reader has to see the same: no member
+// stands twice, or in another case, and nothing is replaced in silence.
+func parseLine(line []byte) (one knowledgeLine, err error) {
+	if len(line) > wire.MaxImportLine {
+		return one, fmt.Errorf("it is longer than %d KiB", wire.MaxImportLine>>10)
+	}
+	if !utf8.Valid(line) {
+		return one, errors.New("it is not UTF-8")
+	}
+	members := map[string]any{
+		"id": &one.ID, "tenant": &one.Tenant, "kind": &one.Kind, "title": &one.Title, "text": &one.Text, "tags": &one.Tags,
+		"created": &one.Created, "subject": &one.Subject, "supersedes": &one.Supersedes,
+	}
+	decoder := json.NewDecoder(bytes.NewReader(line))
+	if begin, err := decoder.Token(); err != nil || begin != json.Delim('{') {
+		return one, errors.New("it is no object of JSON, each on a line of its own")
+	}
+	said := map[string]bool{}
+	for decoder.More() {
+		token, err := decoder.Token()
+		key, ok := token.(string)
+		switch {
+		case err != nil || !ok:
+			return one, errors.New("it is no object of JSON, each on a line of its own")
+		case members[key] == nil:
+			return one, errors.New("it has a member that there is not")
+		case said[key]:
+			return one, fmt.Errorf("%s stands twice", key)
+		}
+		said[key] = true
+		if decoder.Decode(members[key]) != nil {
+			return one, fmt.Errorf("%s is not of its type", key)
+		}
+	}
+	if _, err := decoder.Token(); err != nil {
+		return one, errors.New("it is no object of JSON, each on a line of its own")
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return one, errors.New("there is something after the object")
+	}
+	return one, nil
+}
+
+func (im *importing) check(one *knowledgeLine) error {
+	if one.Tenant == "" {
+		one.Tenant = im.tenant
+	}
+	e := knowledgeEntry{Kind: one.Kind, Title: one.Title, Text: one.Text, Tags: one.Tags}
+	switch err := e.check(); {
+	case err != nil:
+		return err
+	case grants.CheckName(one.Tenant) != nil:
+		return errors.New("it names no tenant, and the import names none")
+	case one.Subject != "" && grants.CheckName(one.Subject) != nil:
+		return errors.New("subject is no name")
+	case one.Created < 0:
+		return errors.New("created is before 1970")
+	case one.ID != "" && !isEntryID(one.ID), one.Supersedes != "" && !isEntryID(one.Supersedes):
+		return errors.New("an id has 16 letters and digits")
+	}
+	one.Tags = e.Tags
+	return nil
+}
+
+// become is the id of an entry that has none in the file, or whose own is another
+// entry's here: the same each time, so that an import that is begun anew finds it, also
+// where it was superseded or forgotten since. Whoever sees it learns nothing of what
+// the entry says: it depends on a key of the vault.
+func (im *importing) become(one knowledgeLine, digest entryDigest) string {
+	key := *im.o.d.correlate.Load()
+	mac := hmac.New(sha256.New, key[:])
+	for _, part := range [][]byte{[]byte("sb/memory/import/v1"), []byte(one.ID), digest[:]} {
+		mac.Write([]byte{byte(len(part))})
+		mac.Write(part)
+	}
+	sum := mac.Sum(nil)
+	for i, b := range sum[:16] {
+		sum[i] = entryIDLetters[b%32]
+	}
+	return string(sum[:16])
+}
+
+// rename remembers what an id of the file became.
+func (im *importing) rename(id, became string) error {
+	if id == "" || id == became {
+		delete(im.ids, id)
+		return nil
+	}
+	if im.ids[id] = became; len(im.ids) > maxImportIDs {
+		return refuse("line %d: more than %d ids of one import are those of other entries here", im.lines, maxImportIDs)
+	}
+	return nil
+}
+
+// plan is the change that adds what is not there.
+func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine) (change, error) {
+	d := im.o.d
+	if err := d.needAuth(ctx, st, whenRaised); err != nil {
+		return change{}, err
+	}
+	ix, err := st.knowledge.use()
+	if err != nil {
+		return change{}, err
+	}
+	now := d.clock.now().UnixMilli()
+	var added []knowledgeEntry
+	counts := map[string]uint64{}
+	these := im.would
+	if !im.dry {
+		these = newImported()
+	}
+	for _, one := range lines {
+		at := one.at
+		if _, ok := st.tenants[one.Tenant]; !ok {
+			return change{}, &wire.Error{
+				Reason: wire.InvalidArgument, Message: fmt.Sprintf("line %d: no tenant is named %s", at, one.Tenant), Unknown: wire.UnknownTenant, Name: one.Tenant,
+			}
+		}
+		e := knowledgeEntry{
+			ID: one.ID, Tenant: one.Tenant, Kind: one.Kind, Title: one.Title, Text: one.Text, Tags: one.Tags,
+			Created: min(one.Created, now), Subject: one.Subject,
+		}
+		if one.Created == 0 {
+			e.Created = now
+		}
+		digest := e.digest()
+		same, became, forgotten := "", im.become(one, digest), false
+		for _, id := range []string{one.ID, became} {
+			if same != "" || id == "" {
+				continue
+			}
+			if forgotten = st.knowledge.grave(e.Tenant, id); forgotten || st.knowledge.says(id, digest) || these.says[id] == digest && these.tenants[id] != "" {
+				same = id // it is there, current or not, or was
+			}
+		}
+		if same == "" {
+			if same = st.knowledge.same(digest); these.old[same] { // not for long
+				same = ""
+			}
+		}
+		if same == "" {
+			same = these.current[digest]
+		}
+		if same != "" {
+			if forgotten {
+				im.forgot++
+			} else {
+				im.kept++
+			}
+			if err := im.rename(one.ID, same); err != nil {
+				return change{}, err
+			}
+			continue
+		}
+		for _, id := range []string{one.ID, became, newEntryID()} {
+			if _, taken := ix.TenantOf(id); id != "" && !taken && these.tenants[id] == "" {
+				e.ID = id
+				break
+			}
+		}
+		if err := im.rename(one.ID, e.ID); err != nil {
+			return change{}, err
+		}
+		if one.Supersedes != "" {
+			e.Supersedes = one.Supersedes
+			if became := im.ids[one.Supersedes]; became != "" {
+				e.Supersedes = became
+			}
+			older, known := ix.Version(e.Supersedes)
+			tenant, current := older.Tenant, known && older.SupersededBy == ""
+			if of := these.tenants[e.Supersedes]; of != "" {
+				tenant, current = of, true
+			}
+			if !current || tenant != e.Tenant || these.old[e.Supersedes] {
+				return change{}, refuse("line %d: %s, which it supersedes, is no current entry of %s", at, one.Supersedes, e.Tenant)
+			}
+		}
+		these.add(e, digest)
+		counts[e.Tenant]++
+		added = append(added, e)
+	}
+	if st.knowledge.entries()+max(len(added), len(im.would.tenants)) > maxEntries {
+		return change{}, refuse("there can be at most %d entries", maxEntries)
+	}
+	if len(added) > 0 && st.knowledge.full() {
+		return change{}, refuse("the index of the memory takes as much as it may, %d MiB", maxIndex>>20)
+	}
+	im.added += uint64(len(added))
+	if len(added) == 0 || im.dry {
+		return change{}, nil
+	}
+	c := change{
+		write: func(tx *vault.Tx) error {
+			for _, e := range added {
+				row, err := encodeEntry(e)
+				if err == nil {
+					err = tx.Put(bucketKnowledge, e.ID, row)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		permit: func(st *state) {
+			st.knowledge.note(func(k *knowledge) {
+				for _, e := range added {
+					k.add(e)
+				}
+			})
+		},
+	}
+	for _, tenant := range slices.Sorted(maps.Keys(counts)) {
+		record := im.o.entry(ctx, kindMemoryImport)
+		record.Tenants, record.Count = []string{tenant}, counts[tenant]
+		c.effects = append(c.effects, record)
+	}
+	return c, nil
+}
