@@ -16,7 +16,8 @@
 // wait for them.
 //
 //	gateway.go   configuration, listening, draining     auth.go      keys, 401 and 503, who may ask at all
-//	serve.go     one HTTP request                       limit.go     how often, how much, how many
+//	serve.go     one HTTP request                       judge.go     its key, and the session that it belongs to
+//	limit.go     how often, how much, how many          conn.go      connections, and which of them make room
 //	session.go   one session and its lines              answer.go    JSON and event streams out
 //	message.go   messages, read and written again       daemon.go    the daemon and the shims behind it
 package gateway

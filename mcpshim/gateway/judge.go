@@ -1,0 +1,235 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ask has the daemon judge a key, by do. About one of which nothing good is known it
+// is asked when it is the turn of whoever presents it.
+func (g *Gateway) ask(ctx context.Context, key []byte, do func() error) error {
+	hash := hashOf(key)
+	known := g.rates.known(hash)
+	if !known {
+		done, err := g.rates.turn(ctx, connOf(ctx).address)
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	err := do()
+	_, refused := errors.AsType[*Refused](err)
+	switch {
+	case refused:
+		g.rates.doubt(hash)
+		connOf(ctx).judged(false)
+	case err == nil || errors.Is(err, ErrOtherKey):
+		now := time.Now()
+		g.rates.know(hash, now)
+		connOf(ctx).judged(true)
+		if !known {
+			g.rates.take(&g.rates.keys, string(hash[:]), now) // from now on it counts
+		}
+	}
+	return err
+}
+
+// check judges a key of which no run is wanted.
+func (g *Gateway) check(ctx context.Context, key []byte, p Presented) error {
+	return g.ask(ctx, key, func() error { return g.config.Keys.Check(ctx, key, p) })
+}
+
+// authenticate has the key of a request judged: for the run of the session, or for
+// another one if that is over, or, without a session, alone.
+func (g *Gateway) authenticate(ctx context.Context, s *session, key []byte, p Presented) error {
+	if s == nil {
+		return g.check(ctx, key, p)
+	}
+	own := s.is(hashOf(key))
+	run := s.current()
+	if run != nil {
+		err := g.ask(ctx, key, func() error { return run.Authenticate(ctx, key, p) })
+		_, refused := errors.AsType[*Refused](err)
+		switch {
+		case refused && own:
+			g.forget(s)
+			s.stop()
+			return err
+		case err == nil && !own:
+			return ErrOtherKey
+		case err == nil, refused, !own && errors.Is(err, ErrOtherKey):
+			return err
+		case errors.Is(err, ErrOtherKey): // the run ended, and we have not heard of it yet
+			run.Close()
+		case s.current() != nil:
+			return err
+		}
+	}
+	if !own {
+		if err := g.check(ctx, key, p); err != nil {
+			return err
+		}
+		return ErrOtherKey
+	}
+	err := g.ask(ctx, key, func() (err error) {
+		run, err = g.config.Keys.Open(ctx, key, p)
+		return err
+	})
+	if err != nil {
+		if _, refused := errors.AsType[*Refused](err); refused {
+			g.forget(s)
+			s.stop()
+		}
+		return err
+	}
+	if run.KeyID() != s.keyID || !s.bring(run) {
+		run.Close()
+		if s.current() == nil {
+			return errOver
+		}
+	}
+	return nil
+}
+
+// slot is the session that requests of one key share. Whoever finds it empty fills
+// it; the others wait for that.
+type slot struct {
+	session *session
+	filling chan struct{} // closed when it is filled, or was not
+}
+
+// share is the session for a request that needs none of its own.
+func (g *Gateway) share(ctx context.Context, key []byte, p Presented) (*session, error) {
+	hash := hashOf(key)
+	for {
+		g.mu.Lock()
+		one := g.shared[hash]
+		if one == nil {
+			one = &slot{filling: make(chan struct{})}
+			g.shared[hash] = one
+			g.mu.Unlock()
+			return g.fill(ctx, hash, one, key, p)
+		}
+		s := one.session
+		g.mu.Unlock()
+		if s == nil {
+			select {
+			case <-one.filling:
+				continue
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		err := g.authenticate(ctx, s, key, p)
+		if errors.Is(err, errOver) {
+			g.forget(s)
+			continue
+		}
+		return s, err
+	}
+}
+
+func (g *Gateway) fill(ctx context.Context, hash keyHash, one *slot, key []byte, p Presented) (*session, error) {
+	var s *session
+	run, err := g.opened(ctx, key, p)
+	if err == nil {
+		s, err = g.begin("", hash, run)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil {
+		delete(g.shared, hash)
+	} else {
+		one.session = s
+	}
+	close(one.filling)
+	return s, err
+}
+
+// errFull says that there is no room; errSessions, that there is none for one more
+// session.
+var (
+	errFull     = errors.New("too much at once")
+	errSessions = fmt.Errorf("%w: sessions", errFull)
+)
+
+// opened opens a run, with a place for a session under it.
+func (g *Gateway) opened(ctx context.Context, key []byte, p Presented) (run Run, err error) {
+	hash := hashOf(key)
+	return run, g.ask(ctx, key, func() error {
+		if !g.takePlace(hash) {
+			if err := g.config.Keys.Check(ctx, key, p); err != nil {
+				return err
+			}
+			return errSessions
+		}
+		if run, err = g.config.Keys.Open(ctx, key, p); err != nil {
+			g.givePlace(hash)
+		}
+		return err
+	})
+}
+
+// takePlace takes a place for a session of a key, if there is one.
+func (g *Gateway) takePlace(hash keyHash) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.draining || g.places >= g.limits.Sessions || g.perKey[hash] >= g.limits.KeySessions {
+		return false
+	}
+	g.places++
+	g.perKey[hash]++
+	return true
+}
+
+func (g *Gateway) givePlace(hash keyHash) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.places--
+	if g.perKey[hash]--; g.perKey[hash] == 0 {
+		delete(g.perKey, hash)
+	}
+}
+
+// begin begins a session under a run that has a place for it. An id is one that
+// others may name.
+func (g *Gateway) begin(id string, hash keyHash, run Run) (*session, error) {
+	g.mu.Lock()
+	if g.draining {
+		g.mu.Unlock()
+		g.abandon(hash, run)
+		return nil, errFull
+	}
+	defer g.mu.Unlock()
+	s := g.newSession(id, hash, run)
+	if id != "" {
+		g.sessions[id] = s
+	}
+	return s, nil
+}
+
+// abandon gives up a run that no session was begun under.
+func (g *Gateway) abandon(hash keyHash, run Run) {
+	g.givePlace(hash)
+	run.Close()
+}
+
+// forget lets nobody find a session any more.
+func (g *Gateway) forget(s *session) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.sessions[s.id] == s {
+		delete(g.sessions, s.id)
+	}
+	if one := g.shared[s.hash]; s.id == "" && one != nil && one.session == s {
+		delete(g.shared, s.hash)
+	}
+}
+
+// left is told by a session that it is gone.
+func (g *Gateway) left(s *session) {
+	g.forget(s)
+	g.givePlace(s.hash)
+}
