@@ -37,7 +37,7 @@ func (a *app) probeAgents(ctx context.Context) []probe {
 		}
 	}
 	if connected == 0 {
-		probes = append(probes, passed("agents", "none is connected"))
+		probes = append(probes, passed("agents", "no agent's configuration here names the broker"))
 	} else {
 		probes = append(probes, passed("agents", "connected by %s", count(connected, "entry")))
 	}

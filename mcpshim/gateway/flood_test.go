@@ -260,3 +260,32 @@ func TestNeededConnectionsStay(t *testing.T) {
 		t.Errorf("%d are open", session.streams)
 	}
 }
+
+// A key that has all its sessions gets one more in place of the one that was left
+// unused for longest, but not of one that somebody uses.
+func TestTheOneThatWasLeftMakesRoom(t *testing.T) {
+	s := start(t, Limits{KeySessions: 2, Left: 1})
+	used, left := s.open(), s.open()
+	asked := func(id string) int { return s.do("POST", "/mcp", aPing, "Mcp-Session-Id", id).status }
+	s.settles(used)
+	s.settles(left)
+	if got := asked(used); got != 200 {
+		t.Fatalf("%d", got)
+	}
+	s.settles(used)
+	third := s.open()
+	if got := asked(left); got != 404 {
+		t.Errorf("the one that was left: %d", got)
+	}
+	for what, id := range map[string]string{"the one that was used": used, "the new one": third} {
+		if got := asked(id); got != 200 {
+			t.Errorf("%s: %d", what, got)
+		}
+	}
+	for _, id := range []string{used, third} {
+		s.stream("GET", "", "Mcp-Session-Id", id)
+	}
+	if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`); got.status != 429 {
+		t.Errorf("while all are used: %d", got.status)
+	}
+}

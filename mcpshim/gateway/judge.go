@@ -159,11 +159,13 @@ var (
 func (g *Gateway) opened(ctx context.Context, key []byte, p Presented) (run Run, err error) {
 	hash := hashOf(key)
 	return run, g.ask(ctx, key, func() error {
-		if !g.takePlace(hash) {
+		for !g.takePlace(hash) {
 			if err := g.config.Keys.Check(ctx, key, p); err != nil {
 				return err
 			}
-			return errSessions
+			if !g.makePlace(ctx, hash) {
+				return errSessions
+			}
 		}
 		if run, err = g.config.Keys.Open(ctx, key, p); err != nil {
 			g.givePlace(hash)
@@ -181,6 +183,39 @@ func (g *Gateway) takePlace(hash keyHash) bool {
 	}
 	g.places++
 	g.perKey[hash]++
+	return true
+}
+
+// makePlace ends, of a key that has all the sessions that it may have, the one that
+// was left unused for longest: many clients go without ending theirs. It returns false
+// when there is none that was left.
+func (g *Gateway) makePlace(ctx context.Context, hash keyHash) bool {
+	g.mu.Lock()
+	var own []*session
+	if g.perKey[hash] >= g.limits.KeySessions {
+		for _, s := range g.sessions {
+			if s.is(hash) {
+				own = append(own, s)
+			}
+		}
+	}
+	g.mu.Unlock()
+	var left *session
+	longest := g.limits.Left
+	for now := time.Now(); len(own) > 0; own = own[1:] {
+		if unused := own[0].unused(now); unused > longest {
+			left, longest = own[0], unused
+		}
+	}
+	if left == nil {
+		return false
+	}
+	g.forget(left)
+	left.stop()
+	select {
+	case <-left.ended:
+	case <-ctx.Done():
+	}
 	return true
 }
 

@@ -42,6 +42,9 @@ type Limits struct {
 	// Idle ends a session that nobody uses; default 30 minutes. SharedIdle does the
 	// same for the run of requests without a session; default 60 seconds.
 	Idle, SharedIdle time.Duration
+	// Left is after how long without use a session makes room for another of its key,
+	// where that has as many as it may; default 60 seconds.
+	Left time.Duration
 	// Slow is how long a client may take over sending a body, beside one second for
 	// each 32 KiB, and over taking a piece of an answer; default 30 seconds.
 	Slow time.Duration
@@ -69,6 +72,7 @@ func (l Limits) withDefaults() Limits {
 		Failures:           cmp.Or(l.Failures, 1),
 		Idle:               cmp.Or(l.Idle, 30*time.Minute),
 		SharedIdle:         cmp.Or(l.SharedIdle, time.Minute),
+		Left:               cmp.Or(l.Left, time.Minute),
 		Slow:               cmp.Or(l.Slow, 30*time.Second),
 		SlowHeader:         cmp.Or(l.SlowHeader, 10*time.Second),
 	}

@@ -229,9 +229,17 @@ func (s *session) idle(now time.Time) bool {
 	if s.id == "" {
 		limit = s.g.limits.SharedIdle
 	}
+	return s.unused(now) > limit
+}
+
+// unused is for how long nobody has used the session; 0 while a request is open.
+func (s *session) unused(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.streams == 0 && now.Sub(s.used) > limit
+	if s.streams > 0 {
+		return 0
+	}
+	return now.Sub(s.used)
 }
 
 // begin takes in a request. Every exchange is ended by its leave.
