@@ -34,8 +34,8 @@ left out. What supersedes another comes after it. Tenants have to exist.
 
 An entry that is there already, with the same tenant, kind, title, text and tags, is
 not added again: an import that was broken off is simply begun anew. Neither is one
-that was forgotten here; a line brings it back only with an id of its own. A line that is
-no good ends the import; what stood in whole pieces of up to 1 MiB before it stays
+that was forgotten here; a line brings it back only with an id of its own. A line that
+is no good ends the import; what stood in whole pieces of up to 1 MiB before it stays
 added, and how many that were is said.
 
 Examples:

@@ -27,7 +27,8 @@ type serviceCmd struct {
 // Help is the manual of service.
 func (serviceCmd) Help() string {
 	return `Keeps sbd, and with --gateway sb-mcp serve, running without a terminal: systemd user
-units on Linux, launchd agents on macOS. Without a service manager, run sbd in a terminal.`
+units on Linux, launchd agents on macOS. Without a service manager, run sbd in a
+terminal.`
 }
 
 func (a *app) serviceConfig() (service.Config, error) {
@@ -102,7 +103,7 @@ that are given; without, one that is installed stays as it is.
 
 Examples:
   sbctl service install --linger
-  sbctl service install --gateway --listen 0.0.0.0:7443 --tls-cert cert.pem --tls-key key.pem --host broker.example.com`
+  sbctl service install --gateway --listen :7443 --tls-cert c.pem --tls-key k.pem`
 }
 
 // gateway is the gateway that the options describe, once sb-mcp has taken them; nil:
