@@ -107,6 +107,7 @@ func openRun(ctx context.Context, config Config, asks func()) (*Run, error) {
 	if err != nil {
 		return nil, wire.FromError(err)
 	}
+	conn.Connect() // who dials need not have
 	for state := conn.GetState(); state == connectivity.Idle || state == connectivity.Connecting; state = conn.GetState() {
 		if !conn.WaitForStateChange(ctx, state) {
 			break // the call says why
