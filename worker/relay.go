@@ -284,12 +284,6 @@ func (r *Run) Relay(ctx context.Context, config RelayConfig) (*Relay, error) {
 		sending: make(chan struct{}, 1), pieces: make(chan struct{}, 1), waiting: map[uint64]*RelayPending{}, told: make(chan struct{}),
 		deciding: map[*RelayPending]struct{}{},
 	}
-	relay.mu.Lock()
-	relay.watchdog = time.AfterFunc(sendDeadline, relay.look)
-	relay.flusher = time.AfterFunc(outcomeDelay, func() { _ = relay.flush(context.Background()) })
-	relay.watchdog.Stop()
-	relay.flusher.Stop()
-	relay.mu.Unlock()
 	opening, opened := context.WithTimeout(ctx, openDeadline)
 	defer opened()
 	stop := context.AfterFunc(opening, cancel)
@@ -301,6 +295,12 @@ func (r *Run) Relay(ctx context.Context, config RelayConfig) (*Relay, error) {
 		}
 		return nil, r.fail(err)
 	}
+	relay.mu.Lock()
+	relay.watchdog = time.AfterFunc(sendDeadline, relay.look)
+	relay.flusher = time.AfterFunc(outcomeDelay, func() { _ = relay.flush(context.Background()) })
+	relay.watchdog.Stop()
+	relay.flusher.Stop()
+	relay.mu.Unlock()
 	go relay.read()
 	return relay, nil
 }
