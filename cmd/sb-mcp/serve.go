@@ -87,14 +87,7 @@ func serveHTTP(ctx context.Context, config worker.Config, opts options, stderr i
 	}
 	var places []string
 	for _, l := range listeners {
-		switch {
-		case l.Addr().Network() == "unix":
-			places = append(places, "unix:"+l.Addr().String())
-		case secure != nil:
-			places = append(places, "https://"+l.Addr().String()+"/mcp")
-		default:
-			places = append(places, "http://"+l.Addr().String()+"/mcp")
-		}
+		places = append(places, reachedAt(l.Addr(), secure != nil, opts.hosts)...)
 	}
 	say("listening at %s", strings.Join(places, " and "))
 	go func() {

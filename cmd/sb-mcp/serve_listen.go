@@ -27,7 +27,7 @@ func listen(ctx context.Context, opts options) (listeners []net.Listener, err er
 		}
 	}()
 	if opts.listen != "" {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", opts.listen)
+		l, err := (&net.ListenConfig{}).Listen(ctx, networkOf(opts.listen), opts.listen)
 		if err != nil {
 			return listeners, inUse(opts.listen, err)
 		}
@@ -41,6 +41,37 @@ func listen(ctx context.Context, opts options) (listeners []net.Listener, err er
 		listeners = append(listeners, l)
 	}
 	return listeners, nil
+}
+
+// networkOf is what to listen on for an address: who writes an IPv4 one means no other.
+func networkOf(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil && net.ParseIP(host).To4() != nil {
+		return "tcp4"
+	}
+	return "tcp"
+}
+
+// reachedAt are the URLs of a listener: of every address of the machine those with its
+// names, if it has any.
+func reachedAt(at net.Addr, secure bool, hosts []string) (urls []string) {
+	if at.Network() == "unix" {
+		return []string{"unix:" + at.String()}
+	}
+	scheme := "http"
+	if secure {
+		scheme = "https"
+	}
+	places := []string{at.String()}
+	if tcp, ok := at.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() && len(hosts) > 0 {
+		places = nil
+		for _, host := range hosts {
+			places = append(places, net.JoinHostPort(host, strconv.Itoa(tcp.Port)))
+		}
+	}
+	for _, place := range places {
+		urls = append(urls, scheme+"://"+place+"/mcp")
+	}
+	return urls
 }
 
 // inUse says what most often stands in the way in words of its own.

@@ -22,6 +22,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -393,6 +394,32 @@ func TestServeUnixAtOnce(t *testing.T) {
 		}
 		if len(listeners) != 1 {
 			t.Fatalf("%d listen", len(listeners))
+		}
+	}
+}
+
+// An address that is written as IPv4 is that alone, and what is printed can be used.
+func TestReachedAt(t *testing.T) {
+	for _, tt := range []struct {
+		listen string
+		secure bool
+		hosts  []string
+		want   string
+	}{
+		{"127.0.0.1:0", false, nil, "http://127.0.0.1:PORT/mcp"},
+		{"0.0.0.0:0", true, nil, "https://0.0.0.0:PORT/mcp"},
+		{"0.0.0.0:0", true, []string{"a.example", "b.example"}, "https://a.example:PORT/mcp https://b.example:PORT/mcp"},
+		{"127.0.0.1:0", true, []string{"a.example"}, "https://127.0.0.1:PORT/mcp"},
+	} {
+		all, err := listen(t.Context(), options{listen: tt.listen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := all[0].Addr()
+		all[0].Close()
+		want := strings.ReplaceAll(tt.want, "PORT", strconv.Itoa(at.(*net.TCPAddr).Port))
+		if got := strings.Join(reachedAt(at, tt.secure, tt.hosts), " "); got != want {
+			t.Errorf("%s: %s, want %s", tt.listen, got, want)
 		}
 	}
 }
