@@ -48,7 +48,7 @@ var sentences = map[wire.Reason]string{
 	wire.ApprovalPending:         "A person has not answered yet.",
 	wire.ApprovalDenied:          "A person must approve this, and none did.",
 	wire.ApprovalExpired:         "A person must approve this, and none did in time.",
-	wire.RateLimited:             "Too many requests were refused; wait before asking again.",
+	wire.RateLimited:             "Too many requests, or too many that were refused; wait before asking again.",
 	wire.PolicyBlocked:           "A policy blocks this.",
 	wire.RunEnded:                "The session with the broker has ended; another is being opened.",
 	wire.AuditFailed:             "The broker cannot write its log, so it hands out nothing.",
