@@ -33,6 +33,9 @@ grants:
   - {subject: worker, capability: "memory.write:*"}
 `
 
+// memoryTools are all tools of the memory, in the order of lists.
+var memoryTools = []string{"browse_recent", "capture_knowledge", "history", "knowledge_stats", "read_entry", "search_knowledge"}
+
 // memoryLists are the tools of the memory that a run is told of.
 func memoryLists(t *testing.T, run *daemontest.Run) []string {
 	t.Helper()

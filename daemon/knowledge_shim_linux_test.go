@@ -179,8 +179,6 @@ func TestMemoryThroughTheShim(t *testing.T) {
 	}
 }
 
-var memoryTools = []string{"browse_recent", "capture_knowledge", "history", "knowledge_stats", "read_entry", "search_knowledge"}
-
 // listedTool is a tool as tools/list has it.
 type listedTool struct {
 	Name, Description, Title  string
