@@ -47,18 +47,7 @@ func (l *library) store(note bool, entries []knowledgeEntry) {
 	l.must(nil, l.mutate(l.desk.ctx, func(*state) (change, error) {
 		record := l.op().entry(l.desk.ctx, kindMemoryImport)
 		record.Tenants = []string{"acme"}
-		c := change{write: func(tx *vault.Tx) error {
-			for _, e := range entries {
-				row, err := encodeEntry(e)
-				if err == nil {
-					err = tx.Put(bucketKnowledge, e.ID, row)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		}}
+		c := change{write: func(tx *vault.Tx) error { return putEntries(tx, entries) }}
 		c.effects = append(c.effects, record)
 		if note {
 			c.permit = func(st *state) {

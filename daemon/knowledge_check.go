@@ -140,17 +140,15 @@ func stillThere(v *vault.Vault, ids []string) (there []knowledgeEntry, err error
 // vault took the place of the one that knew. What is left of it in the file the next
 // start purges.
 func forgetAgain(tx *vault.Tx, again []knowledgeEntry, at int64) error {
-	for _, e := range again {
-		row, err := encodeEntry(e.tombstone(at))
-		if err == nil {
-			err = tx.Put(bucketKnowledge, e.ID, row)
-		}
-		if err != nil {
-			return err
-		}
-	}
 	if len(again) == 0 {
 		return nil
+	}
+	graves := make([]knowledgeEntry, len(again))
+	for i := range again {
+		graves[i] = again[i].tombstone(at)
+	}
+	if err := putEntries(tx, graves); err != nil {
+		return err
 	}
 	return tx.Put(bucketDaemon, rowPurge, []byte{1})
 }

@@ -337,18 +337,7 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 		return change{}, nil
 	}
 	c := change{
-		write: func(tx *vault.Tx) error {
-			for _, e := range added {
-				row, err := encodeEntry(e)
-				if err == nil {
-					err = tx.Put(bucketKnowledge, e.ID, row)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+		write: func(tx *vault.Tx) error { return putEntries(tx, added) },
 		permit: func(st *state) {
 			st.knowledge.note(func(k *knowledge) {
 				for _, e := range added {

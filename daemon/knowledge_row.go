@@ -164,6 +164,20 @@ func encodeEntry(e knowledgeEntry) ([]byte, error) {
 	return json.Marshal(e)
 }
 
+// putEntries writes the rows of entries.
+func putEntries(tx *vault.Tx, entries []knowledgeEntry) error {
+	for _, e := range entries {
+		row, err := encodeEntry(e)
+		if err == nil {
+			err = tx.Put(bucketKnowledge, e.ID, row)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // decodeEntry reads a row of encodeEntry and nothing else.
 func decodeEntry(id string, row []byte) (knowledgeEntry, error) {
 	e, err := parseEntry(row)
