@@ -202,9 +202,10 @@ func (g *Gateway) makePlace(ctx context.Context, hash keyHash) bool {
 	g.mu.Unlock()
 	var left *session
 	longest := g.limits.Left
-	for now := time.Now(); len(own) > 0; own = own[1:] {
-		if unused := own[0].unused(now); unused > longest {
-			left, longest = own[0], unused
+	now := time.Now()
+	for _, s := range own {
+		if unused := s.unused(now); unused > longest {
+			left, longest = s, unused
 		}
 	}
 	if left == nil {
