@@ -134,19 +134,11 @@ func (b *broker) setEnabled(ctx context.Context, operator operatorv1.OperatorSer
 // gatewayCalls has sessions that are open at once. While they are, one of them is
 // compared with the socket; then all call together.
 func (s *settings) gatewayCalls(ctx context.Context) ([]figure, error) {
-	b, err := s.brokerWith(ctx, "gateway", 0)
+	b, g, keys, err := s.gatewayWith(ctx, "gateway")
 	if err != nil {
 		return nil, err
 	}
 	defer b.stop()
-	keys, err := b.mint(ctx, gatewayKeys)
-	if err != nil {
-		return nil, err
-	}
-	g, err := s.gateway(ctx, b)
-	if err != nil {
-		return nil, err
-	}
 	defer g.stop()
 	var agents []*remote
 	var failed atomic.Int64
@@ -339,19 +331,11 @@ type worn struct {
 // worn has a new broker and gateway serve so many sessions, one after the other by
 // each of several callers, and says what they hold when all are closed.
 func (s *settings) worn(ctx context.Context, name string, sessions int) (*worn, error) {
-	b, err := s.brokerWith(ctx, name, 0)
+	b, g, keys, err := s.gatewayWith(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer b.stop()
-	keys, err := b.mint(ctx, gatewayKeys)
-	if err != nil {
-		return nil, err
-	}
-	g, err := s.gateway(ctx, b)
-	if err != nil {
-		return nil, err
-	}
 	defer g.stop()
 	var next atomic.Int64
 	var callers sync.WaitGroup

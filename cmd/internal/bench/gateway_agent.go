@@ -54,6 +54,21 @@ func (s *settings) gateway(ctx context.Context, b *broker) (*httpGateway, error)
 	return g, nil
 }
 
+// gatewayWith is a broker with a gateway before it, and keys for its agents.
+func (s *settings) gatewayWith(ctx context.Context, name string) (b *broker, g *httpGateway, keys []string, err error) {
+	if b, err = s.brokerWith(ctx, name, 0); err != nil {
+		return nil, nil, nil, err
+	}
+	if keys, err = b.mint(ctx, gatewayKeys); err == nil {
+		g, err = s.gateway(ctx, b)
+	}
+	if err != nil {
+		b.stop()
+		return nil, nil, nil, err
+	}
+	return b, g, keys, nil
+}
+
 func httpClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConns: 2 * gatewaySessions, MaxIdleConnsPerHost: 2 * gatewaySessions}}
 }
