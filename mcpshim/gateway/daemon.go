@@ -86,7 +86,7 @@ func (b *behind) judged(ctx context.Context, err error) error {
 
 // Open implements Keys. Keys are copied: what is sent is wiped.
 func (b *behind) Open(ctx context.Context, key []byte, p Presented) (Run, error) {
-	run, err := b.keys.Open(ctx, bytes.Clone(key), worker.Presented(p))
+	run, err := b.keys.Open(ctx, bytes.Clone(key), p)
 	if err != nil {
 		return nil, b.judged(ctx, err)
 	}
@@ -95,12 +95,12 @@ func (b *behind) Open(ctx context.Context, key []byte, p Presented) (Run, error)
 
 // Check implements Keys.
 func (b *behind) Check(ctx context.Context, key []byte, p Presented) error {
-	return b.judged(ctx, b.keys.Check(ctx, bytes.Clone(key), worker.Presented(p)))
+	return b.judged(ctx, b.keys.Check(ctx, bytes.Clone(key), p))
 }
 
 // Report implements Keys.
 func (b *behind) Report(ctx context.Context, reason Reason, p Presented) error {
-	return b.judged(ctx, b.keys.Report(ctx, reason, worker.Presented(p)))
+	return b.judged(ctx, b.keys.Report(ctx, reason, p))
 }
 
 // keyedRun is a run of the daemon's.
@@ -114,7 +114,7 @@ func (r *keyedRun) KeyID() string { return r.Run.KeyID }
 
 // Authenticate implements Run.
 func (r *keyedRun) Authenticate(ctx context.Context, key []byte, p Presented) error {
-	err := r.Run.Authenticate(ctx, bytes.Clone(key), worker.Presented(p))
+	err := r.Run.Authenticate(ctx, bytes.Clone(key), p)
 	if err != nil && wire.FromError(err).Reason == wire.RunEnded {
 		return ErrOtherKey
 	}

@@ -36,16 +36,13 @@ import (
 	"time"
 
 	"subjectbroker/proto/agentkey"
+	"subjectbroker/worker"
 )
 
-// Presented is what the daemon is told of a request beside the key.
-type Presented struct {
-	// Route is Stateful or Stateless.
-	Route string
-	// Flags are names of headers that claimed to say who asks and were taken out,
-	// from the closed list agentkey.Principals.
-	Flags []string
-}
+// Presented is what the daemon is told of a request beside the key: its route,
+// Stateful or Stateless, and names of headers that claimed to say who asks and were
+// taken out, from the closed list agentkey.Principals.
+type Presented = worker.Presented
 
 // The two ways of using the gateway: with a session that was opened by initialize,
 // and without.
