@@ -44,13 +44,13 @@ type Keys struct {
 	closed bool
 }
 
-// keyedConn is a connection with the number of runs that are, or are about to be, on
+// keyedConn is a connection with the number of those that are, or are about to be, on
 // it. One is for judging keys of which no run is wanted, and has no runs: however many
 // of those come, there is as much room for runs.
 type keyedConn struct {
 	judges bool
-	key    uint64        // tells keys apart, of the first one that a run here is of
-	runs   int           // or questions
+	key    uint64        // of the first run here
+	users  int           // runs, or questions
 	made   chan struct{} // closed when it was made, or could not be
 	err    error         // why it could not be
 	conn   *grpc.ClientConn
@@ -67,7 +67,7 @@ func NewKeys(config Config) *Keys { return &Keys{config: config, seed: maphash.M
 func (ks *Keys) Open(ctx context.Context, key []byte, p Presented) (*Run, error) {
 	ctx, cancel := context.WithTimeout(ctx, openDeadline)
 	defer cancel()
-	c, err := ks.take(ctx, func() (*keyedConn, bool, error) { return ks.reserve(maphash.Bytes(ks.seed, key)) })
+	c, err := ks.take(ctx, purpose{key: maphash.Bytes(ks.seed, key)})
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (ks *Keys) Report(ctx context.Context, auth wire.Auth, p Presented) error {
 func (ks *Keys) authenticate(ctx context.Context, req *brokerv1.AuthenticateRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, askDeadline)
 	defer cancel()
-	c, err := ks.take(ctx, ks.reserveToJudge)
+	c, err := ks.take(ctx, purpose{judges: true})
 	if err != nil {
 		return err
 	}
@@ -130,9 +130,16 @@ func (r *Run) Authenticate(ctx context.Context, key []byte, p Presented) error {
 	return nil
 }
 
-// take reserves a place on a connection that stands or is being made, or makes one.
-func (ks *Keys) take(ctx context.Context, reserve func() (c *keyedConn, first bool, err error)) (*keyedConn, error) {
-	c, first, err := reserve()
+// purpose is what a place on a connection is for: judging keys, or a run of the key
+// that is told apart by this number.
+type purpose struct {
+	judges bool
+	key    uint64
+}
+
+// take takes a place on a connection that stands, once it was made.
+func (ks *Keys) take(ctx context.Context, p purpose) (*keyedConn, error) {
+	c, first, err := ks.reserve(p)
 	if err != nil {
 		return nil, err
 	}
@@ -152,51 +159,41 @@ func (ks *Keys) take(ctx context.Context, reserve func() (c *keyedConn, first bo
 	return c, nil
 }
 
-// reserve reserves a place for a run of a key. The first one on a connection has to
-// make it.
-func (ks *Keys) reserve(key uint64) (c *keyedConn, first bool, err error) {
+// reserve counts one more on a connection that stands or is being made. The first one
+// on a connection has to make it.
+func (ks *Keys) reserve(p purpose) (c *keyedConn, first bool, err error) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
 	if ks.closed {
 		return nil, false, wire.Deny(wire.BrokerUnavailable)
 	}
-	var spare *keyedConn
+	if c = ks.fitting(p); c == nil {
+		c, first = &keyedConn{judges: p.judges, made: make(chan struct{})}, true
+		ks.conns = append(ks.conns, c)
+	}
+	if c.users == 0 {
+		c.key = p.key
+	}
+	c.users++
+	return c, first, nil
+}
+
+// fitting is the connection to share; nil when there is to be another one. The caller
+// holds mu.
+func (ks *Keys) fitting(p purpose) (spare *keyedConn) {
 	for _, c := range ks.conns {
 		switch {
-		case c.judges || c.runs >= runsPerConnection || !c.usable():
-		case c.runs == 0, c.key == key:
-			c.key = key
-			c.runs++
-			return c, false, nil
+		case c.judges != p.judges, !c.usable(), !c.judges && c.users >= runsPerConnection:
+		case c.judges, c.users == 0, c.key == p.key:
+			return c
 		case spare == nil:
 			spare = c
 		}
 	}
-	if spare != nil && len(ks.conns) > ownConnections {
-		spare.runs++
-		return spare, false, nil
+	if len(ks.conns) <= ownConnections {
+		return nil
 	}
-	c = &keyedConn{key: key, runs: 1, made: make(chan struct{})}
-	ks.conns = append(ks.conns, c)
-	return c, true, nil
-}
-
-// reserveToJudge reserves a place on the connection where keys are judged alone.
-func (ks *Keys) reserveToJudge() (c *keyedConn, first bool, err error) {
-	ks.mu.Lock()
-	defer ks.mu.Unlock()
-	if ks.closed {
-		return nil, false, wire.Deny(wire.BrokerUnavailable)
-	}
-	for _, c := range ks.conns {
-		if c.judges && c.usable() {
-			c.runs++
-			return c, false, nil
-		}
-	}
-	c = &keyedConn{judges: true, runs: 1, made: make(chan struct{})}
-	ks.conns = append(ks.conns, c)
-	return c, true, nil
+	return spare
 }
 
 // connect makes a connection, for everybody who has a place on it: it does not end
@@ -240,7 +237,7 @@ func (ks *Keys) drop(c *keyedConn) {
 func (ks *Keys) give(c *keyedConn) {
 	ks.mu.Lock()
 	defer ks.mu.Unlock()
-	if c.runs--; c.runs > 0 {
+	if c.users--; c.users > 0 {
 		return
 	}
 	spare := func(other *keyedConn) bool { return other != c && other.judges == c.judges && other.stands() }

@@ -7,13 +7,13 @@ func TestKeysHaveConnectionsOfTheirOwn(t *testing.T) {
 	ks := NewKeys(Config{})
 	reserve := func(key uint64) *keyedConn {
 		t.Helper()
-		c, _, err := ks.reserve(key)
+		c, _, err := ks.reserve(purpose{key: key})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c
 	}
-	judge, first, err := ks.reserveToJudge()
+	judge, first, err := ks.reserve(purpose{judges: true})
 	if err != nil || !first {
 		t.Fatal(first, err)
 	}
@@ -29,7 +29,7 @@ func TestKeysHaveConnectionsOfTheirOwn(t *testing.T) {
 	if reserve(1) == one {
 		t.Error("a connection takes more runs than it may")
 	}
-	if again, _, err := ks.reserveToJudge(); err != nil || again != judge {
+	if again, _, err := ks.reserve(purpose{judges: true}); err != nil || again != judge {
 		t.Error("keys are judged on several connections")
 	}
 	for key := uint64(3); len(ks.conns) <= ownConnections; key++ {
