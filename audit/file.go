@@ -84,6 +84,10 @@ func (dir osFolder) open(name string, flags int) (*osFile, error) {
 		return nil, fmt.Errorf("looking at %s: %w", path, err)
 	}
 	opened.id = idOf(&st)
+	if st.Nlink == 0 { // removed in the moment between, as pruning does under a reader
+		f.Close()
+		return nil, &fs.PathError{Op: "open", Path: path, Err: unix.ENOENT}
+	}
 	if err := judge(&st); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnsafe, path, err)

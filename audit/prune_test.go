@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -500,6 +501,41 @@ func TestPruneWhileRunning(t *testing.T) {
 	head := l.Head()
 	stop(t, l)
 	intact(t, config, head)
+}
+
+// A file that goes away while it is being opened is not there, as one that went before.
+func TestViewOfWhatIsBeingRemoved(t *testing.T) {
+	dir := osFolder(t.TempDir())
+	var over atomic.Bool
+	var group sync.WaitGroup
+	group.Go(func() {
+		defer over.Store(true)
+		for range 1000 {
+			f, err := dir.Create("segment")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			f.Close()
+			if err := os.Remove(filepath.Join(string(dir), "segment")); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 2 {
+		group.Go(func() {
+			for !over.Load() {
+				if f, err := dir.View("segment"); err == nil {
+					f.Close()
+				} else if !errors.Is(err, fs.ErrNotExist) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
 }
 
 // What somebody put beside the open segment is no pruning that was interrupted.

@@ -113,6 +113,9 @@ func (s *scanner) piece() bool {
 				joined = joined || r == joiner
 			}
 			continue
+		case apostrophe && unicode.IsMark(r):
+			s.at += size // it stands over the apostrophe
+			continue
 		case unicode.IsMark(r) && found:
 		case isPicture(r):
 			if found && !picture {

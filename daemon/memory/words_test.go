@@ -33,6 +33,7 @@ func TestWords(t *testing.T) {
 		{"numbers", "3.14 1,000 0x1f 10⁵ ½", "3|14|1|000|0x1f|10|⁵|½"},
 		{"apostrophes", "the vault's key, don't 'quoted' l’eau", "the|vault's|key|don't|quoted|l'eau"},
 		{"an apostrophe at an end", "agents' O'", "agents|o"},
+		{"a mark over an apostrophe", "a'\u0301 a'\u0301b a'\u0301Ⓐ", "a|a'b|a|ⓐ"},
 		{"mail and links", "a@b.org https://x.y/z?q=1", "a|b|org|https|x|y|z|q|1"},
 		{"composed and not", "\u00e9t\u00e9 e\u0301te\u0301 E\u0301TE\u0301", "été|été|été"},
 		{"marks are kept", "ete été żółw", "ete|été|żółw"},
@@ -144,7 +145,7 @@ func TestFoldingTwice(t *testing.T) {
 // Whatever a text is, its words are valid, bounded, in order and inside it, and
 // they are their own words.
 func FuzzWords(f *testing.F) {
-	for _, seed := range []string{"", "a b", "The vault's daemon.state", "数据库 ที่นี่ 👩‍💻 İı\u00ad", "a'\u0301b 1\u200d👍 Ⓐa", "ﬁx ΐ ᾳ \xff"} {
+	for _, seed := range []string{"", "a b", "The vault's daemon.state", "数据库 ที่นี่ 👩‍💻 İı\u00ad", "a'\u0301b 1\u200d👍 Ⓐa", "A'\u030dⒶ", "ﬁx ΐ ᾳ \xff"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
