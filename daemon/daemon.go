@@ -64,6 +64,9 @@ type Config struct {
 	// ApprovalWait is how long a gated read waits for a person before its answer is
 	// that one was asked; 0: 25 s.
 	ApprovalWait time.Duration
+	// AuditWait is how long an answer, and the stop, wait for the disk of the log; 0:
+	// [audit.DefaultWaitLimit].
+	AuditWait time.Duration
 	// Ready is called once the sockets listen; nil: nothing.
 	Ready func()
 	// Stopping is called when the daemon begins to stop, with the reason, which
@@ -122,6 +125,8 @@ type Daemon struct {
 
 	approvals    *approvals
 	approvalWait time.Duration // of a read; see Config
+
+	auditWait time.Duration // see Config
 
 	passwd, groups string // files that say who belongs to which group
 
@@ -253,6 +258,7 @@ func newDaemon(cfg Config, settings fileConfig) *Daemon {
 	d.turns, d.captures = newLongTurns(), newTurns(1)
 	d.share = settings.share.orDefault()
 	d.approvals, d.approvalWait = newApprovals(), cmp.Or(cfg.ApprovalWait, approvalWait)
+	d.auditWait = cmp.Or(cfg.AuditWait, audit.DefaultWaitLimit)
 	d.relays, d.calls = newRelays(), newCallStats(d.clock.now)
 	d.doors, d.guard, d.sessions = newDoors(settings.operators), newGuard(settings.noGuard), newSessions()
 	d.passwd, d.groups = passwdFile, groupFile

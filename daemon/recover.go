@@ -200,6 +200,7 @@ func (r *recovery) openAudit(config audit.Config) error {
 	defer seal.Wipe()
 	config.Dir, config.KeyFile, config.SealKey = place.AuditDir(r.Home), place.AuditKey(r.Home), seal
 	config.VaultID, config.SegmentSize, config.Now, config.Logger = r.d.vault.ID(), r.d.segmentSize, r.d.clock.now, r.Logger
+	config.WaitLimit = r.d.auditWait
 	log, _, err := audit.Open(config)
 	if err != nil {
 		return err

@@ -184,8 +184,8 @@ func (s *relay) finish() {
 // wait as long again.
 func (s *relay) await(one placedCall) judged {
 	ctx := s.ctx
-	if age := time.Since(one.since); age > audit.DefaultWaitLimit/4 {
-		limited, cancel := context.WithTimeout(ctx, max(audit.DefaultWaitLimit-age, 0))
+	if age := time.Since(one.since); age > s.d.auditWait/4 {
+		limited, cancel := context.WithTimeout(ctx, max(s.d.auditWait-age, 0))
 		defer cancel()
 		ctx = limited
 	}

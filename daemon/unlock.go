@@ -402,7 +402,7 @@ func (d *Daemon) openLog() error {
 	log, recovery, err := audit.Open(audit.Config{
 		Dir: place.AuditDir(d.home), KeyFile: place.AuditKey(d.home), SealKey: seal, VaultID: d.vault.ID(),
 		SegmentSize: d.segmentSize, Known: audit.Position(known), Fresh: known == (vault.Checkpoint{}),
-		Expect: kept.position(), Now: d.clock.now, Logger: d.logger, Placed: d.asks.placed,
+		Expect: kept.position(), Now: d.clock.now, Logger: d.logger, Placed: d.asks.placed, WaitLimit: d.auditWait,
 		// The next start replays from where the counters in the vault are exact.
 		Keep: func() audit.Position { return audit.Position(d.vault.State().UsesAt) },
 	})

@@ -68,6 +68,10 @@ type Options struct {
 	// ApprovalWait is how long a gated read waits for a person; 0: 25 s. Only for
 	// Start.
 	ApprovalWait time.Duration
+	// AuditWait is how long it waits for the disk of its log; 0: Patience, which
+	// is longer than sbd waits, since a machine where much is tested at once has slow
+	// disks. Only for Start.
+	AuditWait time.Duration
 	// HostProgram is what runs servers, in the place of sb-mcp; empty: none. Only for
 	// Start.
 	HostProgram string

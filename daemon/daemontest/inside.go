@@ -1,6 +1,7 @@
 package daemontest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -40,7 +41,7 @@ func startInside(d *Daemon) engine {
 		Home: d.Home, SocketDir: d.options.SocketDir, KeySource: d.options.KeySource, WaitKey: d.options.WaitKey,
 		Self: keychild, KeychildArg: "keysource-child", Version: Version, HostProgram: d.options.HostProgram,
 		Logger: slog.New(slog.NewJSONHandler(d.messages, nil)), Now: d.options.Now, Boot: d.options.Boot,
-		ApprovalWait: d.options.ApprovalWait, Ready: func() { close(ready) },
+		ApprovalWait: d.options.ApprovalWait, AuditWait: cmp.Or(d.options.AuditWait, Patience), Ready: func() { close(ready) },
 	}
 	alive.Add(1)
 	go func() {
