@@ -203,7 +203,7 @@ func (l *shareLimits) set(key string, value *yaml.Node) error {
 	case "subjectEntries":
 		return number(name, value, 1, maxEntries, &l.entries)
 	case "subjectBytes":
-		return number(name, value, maxEntryTitle+maxEntryText+maxEntryTags*maxEntryTag, 1<<40, &l.bytes)
+		return number(name, value, wire.MaxEntryTitle+wire.MaxEntryText+wire.MaxEntryTags*wire.MaxEntryTag, 1<<40, &l.bytes)
 	case "capturesPerMinute":
 		return number(name, value, 1, 1_000_000, &l.rate)
 	}

@@ -20,10 +20,6 @@ import (
 // causeScopeChanged: what the caller may read became less while it was read.
 const causeScopeChanged = "SCOPE_CHANGED"
 
-// maxTenantsNamed is how many tenants one request may name: no more than an entry has
-// room for.
-const maxTenantsNamed = 64
-
 // causeAllTenants: the request was about every tenant that was granted, of which there
 // were more than an entry names. Which those are is in the log: it has every grant and
 // every tenant.
@@ -66,7 +62,7 @@ func (d *Daemon) recall(r *run, kind audit.Kind, tool string, action grants.Acti
 
 // tenantsNamed reports whether tenants can be named so.
 func tenantsNamed(tenants []string) bool {
-	return len(tenants) <= maxTenantsNamed && !slices.ContainsFunc(tenants, func(name string) bool { return grants.CheckName(name) != nil })
+	return len(tenants) <= wire.MaxTenantsNamed && !slices.ContainsFunc(tenants, func(name string) bool { return grants.CheckName(name) != nil })
 }
 
 // malformed records a request that is no good, and says which argument is not, and
@@ -82,9 +78,9 @@ func (c *recollection) malformed(ctx context.Context, wrong *wrongField) error {
 // What arguments of requests have to be.
 var (
 	wrongTenant     = &wrongField{"tenant", "tenant is the name of one: letters, digits, '.', '_' or '-'"}
-	wrongTenants    = &wrongField{"tenants", fmt.Sprintf("tenants are at most %d names: letters, digits, '.', '_' or '-'", maxTenantsNamed)}
+	wrongTenants    = &wrongField{"tenants", fmt.Sprintf("tenants are at most %d names: letters, digits, '.', '_' or '-'", wire.MaxTenantsNamed)}
 	wrongKinds      = &wrongField{"kinds", "kinds are " + strings.Join(entryKinds, ", ")}
-	wrongLimit      = &wrongField{"limit", fmt.Sprintf("limit is a number from 1 to %d", maxHits)}
+	wrongLimit      = &wrongField{"limit", fmt.Sprintf("limit is a number from 1 to %d", wire.MaxHits)}
 	wrongSince      = &wrongField{"since", "since is a moment after 1970"}
 	wrongBefore     = &wrongField{"before", "before is the id of an entry: 16 letters and digits"}
 	wrongEntry      = &wrongField{"entryId", "entryId is the id of an entry: 16 letters and digits"}
@@ -230,7 +226,7 @@ func (c *recollection) tell(e *audit.Entry, v verdict) {
 		if c.stored != "" {
 			e.ResourceID = c.stored
 		}
-		if len(e.Tenants) > maxTenantsNamed { // which only who names none can be about
+		if len(e.Tenants) > wire.MaxTenantsNamed { // which only who names none can be about
 			e.Tenants, e.Cause = nil, causeAllTenants
 		}
 		return

@@ -14,15 +14,14 @@ import (
 	"subjectbroker/vault"
 )
 
-// Limits of requests about the memory.
+// Limits of answers about the memory, beside those of package wire.
 const (
-	maxHits       = 100
-	defaultHits   = 10
-	defaultRecent = 20
-	excerptBytes  = 480
-	maxHistory    = 256 << 10 // bytes of texts in a history
-	maxVersions   = 200       // of a history
+	excerptBytes = 480
+	maxHistory   = 256 << 10 // bytes of texts in a history
 )
+
+// An agent is told of no other limit of a query than the index has.
+var _ = [1]struct{}{}[memory.MaxQuery-wire.MaxQuery]
 
 // SearchKnowledge finds entries.
 func (b broker) SearchKnowledge(ctx context.Context, req *brokerv1.SearchKnowledgeRequest) (*brokerv1.SearchKnowledgeResponse, error) {
@@ -40,12 +39,12 @@ func (b broker) SearchKnowledge(ctx context.Context, req *brokerv1.SearchKnowled
 		return nil, c.malformed(ctx, wrongTenants)
 	case !kindsNamed(req.GetKinds()):
 		return nil, c.malformed(ctx, wrongKinds)
-	case req.GetLimit() > maxHits:
+	case req.GetLimit() > wire.MaxHits:
 		return nil, c.malformed(ctx, wrongLimit)
 	case req.GetSince() < 0:
 		return nil, c.malformed(ctx, wrongSince)
 	}
-	limit := orDefault(req.GetLimit(), defaultHits)
+	limit := orDefault(req.GetLimit(), wire.DefaultHits)
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.SearchKnowledgeResponse, uint64, error) {
 		found, err := c.search(ix, query, memory.Scope{Tenants: scope, Kinds: req.GetKinds(), Since: req.GetSince(), Limit: limit})
 		if err != nil {
@@ -156,12 +155,12 @@ func (b broker) BrowseRecent(ctx context.Context, req *brokerv1.BrowseRecentRequ
 		return nil, c.malformed(ctx, wrongTenants)
 	case !kindsNamed(req.GetKinds()):
 		return nil, c.malformed(ctx, wrongKinds)
-	case req.GetLimit() > maxHits:
+	case req.GetLimit() > wire.MaxHits:
 		return nil, c.malformed(ctx, wrongLimit)
 	case before != "" && !isEntryID(before):
 		return nil, c.malformed(ctx, wrongBefore)
 	}
-	limit := orDefault(req.GetLimit(), defaultRecent)
+	limit := orDefault(req.GetLimit(), wire.DefaultRecent)
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.BrowseRecentResponse, uint64, error) {
 		out := &brokerv1.BrowseRecentResponse{Tenants: scope}
 		recent, err := ix.Recent(memory.Scope{Tenants: scope, Kinds: req.GetKinds()}, limit, before)
@@ -311,14 +310,14 @@ func (c *recollection) successors(scope []string, entries ...*brokerv1.Knowledge
 // windowOf is as much of a chain as one answer holds: so that the last of one answer is
 // what the next one is asked for with.
 func windowOf(chain []memory.Version, id string) []memory.Version {
-	if len(chain) <= maxVersions {
+	if len(chain) <= wire.MaxVersions {
 		return chain
 	}
 	at := slices.IndexFunc(chain, func(v memory.Version) bool { return v.ID == id })
-	if at < maxVersions-1 {
+	if at < wire.MaxVersions-1 {
 		at = 0
 	}
-	return chain[at:min(at+maxVersions, len(chain))]
+	return chain[at:min(at+wire.MaxVersions, len(chain))]
 }
 
 // nowhere is a tenant that cannot be: what is asked for in it is refused as what

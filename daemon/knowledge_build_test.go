@@ -27,7 +27,7 @@ func newShelf(t *testing.T) (*library, []string) {
 	l := newLibrary(t)
 	var ids []string
 	var entries []knowledgeEntry
-	text := strings.Repeat("many words of which one is as good as another ", maxEntryText/48)
+	text := strings.Repeat("many words of which one is as good as another ", wire.MaxEntryText/48)
 	for i := range 52 {
 		id := fmt.Sprintf("%c%caaaaaaaaaaaaaa", "fg"[i/26], 'a'+i%26)
 		ids = append(ids, id)

@@ -217,7 +217,7 @@ func (o operator) ExportKnowledge(req *operatorv1.ExportKnowledgeRequest, stream
 		}
 		return d.record(ctx, *e)
 	}
-	entries := slices.Collect(slices.Chunk(tenants, maxTenantsNamed)) // as many as an entry has room for
+	entries := slices.Collect(slices.Chunk(tenants, wire.MaxTenantsNamed)) // as many as an entry has room for
 	if len(entries) == 0 {
 		entries = [][]string{nil}
 	}

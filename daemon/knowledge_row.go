@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"subjectbroker/daemon/memory"
+	"subjectbroker/proto/wire"
 	"subjectbroker/vault"
 )
 
@@ -25,12 +26,8 @@ import (
 // its id, tenant, kind, created, supersedes and when it was forgotten.
 const bucketKnowledge = "knowledge"
 
-// Limits of an entry, in bytes, and their number.
+// Limits of all entries.
 const (
-	maxEntryTitle = 256
-	maxEntryText  = 48 << 10 // so that a request with one is no larger than any other
-	maxEntryTag   = 64
-	maxEntryTags  = 16
 	// maxEntries is how many entries there may be in all tenants: what is searched is
 	// in memory.
 	maxEntries = 1_000_000
@@ -40,7 +37,7 @@ const (
 )
 
 // Kinds of entries.
-var entryKinds = []string{"note", "decision", "lesson"}
+var entryKinds = wire.EntryKinds()
 
 // knowledgeEntry is one entry.
 type knowledgeEntry struct {
@@ -75,18 +72,18 @@ func (e *knowledgeEntry) check() error {
 	switch {
 	case !slices.Contains(entryKinds, e.Kind):
 		return wrong("kind", "kind is one of %s", strings.Join(entryKinds, ", "))
-	case len(e.Title) > maxEntryTitle || !plainLine(e.Title) || !strings.ContainsFunc(e.Title, seen):
-		return wrong("title", "title is one line of 1 to %d bytes, with something to see", maxEntryTitle)
-	case len(e.Text) > maxEntryText || !plainText(e.Text):
-		return wrong("text", "text is UTF-8 without control characters, at most %d KiB", maxEntryText>>10)
-	case len(e.Tags) > maxEntryTags:
-		return wrong("tags", "there are at most %d tags", maxEntryTags)
+	case len(e.Title) > wire.MaxEntryTitle || !plainLine(e.Title) || !strings.ContainsFunc(e.Title, seen):
+		return wrong("title", "title is one line of 1 to %d bytes, with something to see", wire.MaxEntryTitle)
+	case len(e.Text) > wire.MaxEntryText || !plainText(e.Text):
+		return wrong("text", "text is UTF-8 without control characters, at most %d KiB", wire.MaxEntryText>>10)
+	case len(e.Tags) > wire.MaxEntryTags:
+		return wrong("tags", "there are at most %d tags", wire.MaxEntryTags)
 	case e.Supersedes != "" && !isEntryID(e.Supersedes):
 		return wrong("supersedes", "supersedes is the id of an entry")
 	}
 	for _, tag := range e.Tags {
-		if len(tag) > maxEntryTag || !plainLine(tag) || !strings.ContainsFunc(tag, seen) {
-			return wrong("tags", "a tag is one line of 1 to %d bytes, with something to see", maxEntryTag)
+		if len(tag) > wire.MaxEntryTag || !plainLine(tag) || !strings.ContainsFunc(tag, seen) {
+			return wrong("tags", "a tag is one line of 1 to %d bytes, with something to see", wire.MaxEntryTag)
 		}
 	}
 	e.Tags = slices.Compact(slices.Sorted(slices.Values(e.Tags)))

@@ -91,7 +91,7 @@ func (l *library) dense(entries int) {
 	l.t.Helper()
 	l.indexKnowledge()
 	for range entries {
-		e := knowledgeEntry{ID: newEntryID(), Tenant: "acme", Kind: "note", Title: "dense", Text: strings.Repeat("a ", maxEntryText/2), Created: 1}
+		e := knowledgeEntry{ID: newEntryID(), Tenant: "acme", Kind: "note", Title: "dense", Text: strings.Repeat("a ", wire.MaxEntryText/2), Created: 1}
 		l.state().knowledge.mu.Lock()
 		l.state().knowledge.add(e)
 		l.state().knowledge.mu.Unlock()

@@ -14,17 +14,22 @@ import (
 
 // Schemas of the tools of the governed memory. What is not in them is refused: an
 // argument that was misspelt must not turn into a wider question.
-const (
-	tenantsProperty = `"tenants":{"type":"array","items":{"type":"string"},"maxItems":64,"description":"Tenants to look in. Left out: all that this subject may read. Naming one that it may not read refuses the whole request."}`
-	kindsProperty   = `"kinds":{"type":"array","items":{"type":"string","enum":["note","decision","lesson"]},"description":"Only entries of these kinds."}`
+var (
+	kindsEnum = `["` + strings.Join(wire.EntryKinds(), `","`) + `"]`
+
+	tenantsProperty = `"tenants":{"type":"array","items":{"type":"string"},"maxItems":` + strconv.Itoa(wire.MaxTenantsNamed) + `,"description":"Tenants to look in. Left out: all that this subject may read. Naming one that it may not read refuses the whole request."}`
+	kindsProperty   = `"kinds":{"type":"array","items":{"type":"string","enum":` + kindsEnum + `},"description":"Only entries of these kinds."}`
 	entryProperty   = `"entryId":{"type":"string","description":"Id of an entry, as the other tools give it."}`
 
-	searchInput  = `{"type":"object","properties":{"query":{"type":"string","maxLength":1024,"description":"Words, of which any may fit; those that have more of them come first. \"Several words\" in quotes for a phrase; a word* for what begins so: key does not find keys, key* does."},` + tenantsProperty + `,` + kindsProperty + `,"since":{"type":"string","minLength":1,"description":"Only what was captured since: RFC 3339, or a date."},"limit":{"type":"integer","minimum":1,"maximum":100,"default":10,"description":"How many hits; total says how many there are."}},"required":["query"],"additionalProperties":false}`
-	captureInput = `{"type":"object","properties":{"tenant":{"type":"string","description":"Tenant to keep it in; knowledge_stats says which are writable."},"kind":{"type":"string","enum":["note","decision","lesson"],"description":"decision: what was decided, and why; lesson: what experience taught; note: anything else."},"title":{"type":"string","maxLength":256,"description":"One line, with the words that others would search for."},"text":{"type":"string","maxLength":49152,"description":"At most 48 KiB."},"tags":{"type":"array","items":{"type":"string","maxLength":64},"maxItems":16},"supersedes":{"type":"string","minLength":1,"description":"Id of the current entry of the same tenant that this one takes the place of."}},"required":["tenant","kind","title","text"],"additionalProperties":false}`
-	browseInput  = `{"type":"object","properties":{` + tenantsProperty + `,` + kindsProperty + `,"limit":{"type":"integer","minimum":1,"maximum":100,"default":20},"before":{"type":"string","minLength":1,"description":"Id of the last entry of the page before; left out: from the newest on."}},"additionalProperties":false}`
+	searchInput  = `{"type":"object","properties":{"query":{"type":"string","maxLength":` + strconv.Itoa(wire.MaxQuery) + `,"description":"Words, of which any may fit; those that have more of them come first. \"Several words\" in quotes for a phrase; a word* for what begins so: key does not find keys, key* does."},` + tenantsProperty + `,` + kindsProperty + `,"since":{"type":"string","minLength":1,"description":"Only what was captured since: RFC 3339, or a date."},"limit":{"type":"integer","minimum":1,"maximum":` + strconv.Itoa(wire.MaxHits) + `,"default":` + strconv.Itoa(wire.DefaultHits) + `,"description":"How many hits; total says how many there are."}},"required":["query"],"additionalProperties":false}`
+	captureInput = `{"type":"object","properties":{"tenant":{"type":"string","description":"Tenant to keep it in; knowledge_stats says which are writable."},"kind":{"type":"string","enum":` + kindsEnum + `,"description":"decision: what was decided, and why; lesson: what experience taught; note: anything else."},"title":{"type":"string","maxLength":` + strconv.Itoa(wire.MaxEntryTitle) + `,"description":"One line, with the words that others would search for."},"text":{"type":"string","maxLength":` + strconv.Itoa(wire.MaxEntryText) + `,"description":"At most ` + strconv.Itoa(wire.MaxEntryText>>10) + ` KiB."},"tags":{"type":"array","items":{"type":"string","maxLength":` + strconv.Itoa(wire.MaxEntryTag) + `},"maxItems":` + strconv.Itoa(wire.MaxEntryTags) + `},"supersedes":{"type":"string","minLength":1,"description":"Id of the current entry of the same tenant that this one takes the place of."}},"required":["tenant","kind","title","text"],"additionalProperties":false}`
+	browseInput  = `{"type":"object","properties":{` + tenantsProperty + `,` + kindsProperty + `,"limit":{"type":"integer","minimum":1,"maximum":` + strconv.Itoa(wire.MaxHits) + `,"default":` + strconv.Itoa(wire.DefaultRecent) + `},"before":{"type":"string","minLength":1,"description":"Id of the last entry of the page before; left out: from the newest on."}},"additionalProperties":false}`
 	statsInput   = `{"type":"object","properties":{` + tenantsProperty + `},"additionalProperties":false}`
 	entryInput   = `{"type":"object","properties":{` + entryProperty + `},"required":["entryId"],"additionalProperties":false}`
+)
 
+// What they answer.
+const (
 	// What is refused says why, and nothing else but, for tenants beyond the scope,
 	// what was asked for and what is the caller's own.
 	outcome = `"decision":{"type":"string","enum":["allow","deny","error"]},"reasonCode":{"type":"string"},"argument":{"type":"string"},"message":{"type":"string"},"tool":{"type":"string"},"requestedTenants":{"type":"array","items":{"type":"string"}},"allowedTenants":{"type":"array","items":{"type":"string"}}`
@@ -48,7 +53,7 @@ func knowledgeTools() []tool {
 			description: "Find entries of the shared memory, the best first; text is an excerpt where cut is true, and read_entry has all of it. Of something that was superseded the current entry is returned, with what it replaced and when." + hearsay,
 			parse: knowledgeParser(func(a *arguments) *searchAsk {
 				return &searchAsk{request: &brokerv1.SearchKnowledgeRequest{
-					Query: a.text("query", true), Tenants: a.texts("tenants"), Kinds: a.texts("kinds"), Since: a.time("since"), Limit: a.number("limit", 100),
+					Query: a.text("query", true), Tenants: a.texts("tenants"), Kinds: a.texts("kinds"), Since: a.time("since"), Limit: a.number("limit", wire.MaxHits),
 				}}
 			}),
 		},
@@ -67,7 +72,7 @@ func knowledgeTools() []tool {
 			description: "List the newest current entries of the shared memory, with the beginning of their text." + hearsay,
 			parse: knowledgeParser(func(a *arguments) *browseAsk {
 				return &browseAsk{request: &brokerv1.BrowseRecentRequest{
-					Tenants: a.texts("tenants"), Kinds: a.texts("kinds"), Limit: a.number("limit", 100), Before: a.text("before", false),
+					Tenants: a.texts("tenants"), Kinds: a.texts("kinds"), Limit: a.number("limit", wire.MaxHits), Before: a.text("before", false),
 				}}
 			}),
 		},
@@ -87,7 +92,7 @@ func knowledgeTools() []tool {
 		},
 		{
 			name: "history", title: "Read the history of an entry", input: entryInput, output: entriesOutput,
-			description: "Read all versions of an entry of the shared memory, the current one first; of more than 200 the newest: ask with the last id for those before." + hearsay,
+			description: "Read all versions of an entry of the shared memory, the current one first; of more than " + strconv.Itoa(wire.MaxVersions) + " the newest: ask with the last id for those before." + hearsay,
 			parse: knowledgeParser(func(a *arguments) *historyAsk {
 				return &historyAsk{request: &brokerv1.EntryHistoryRequest{EntryId: a.text("entryId", true)}}
 			}),

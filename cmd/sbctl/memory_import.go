@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -28,7 +29,7 @@ func (memoryImportCmd) Help() string {
 
   {"tenant":"acme","kind":"decision","title":"We ship on Tuesday","text":"…"}
 
-kind (note, decision, lesson) and title are needed, and tenant where --tenant names
+kind (` + strings.Join(wire.EntryKinds(), ", ") + `) and title are needed, and tenant where --tenant names
 none; text, tags, created (Unix milliseconds), subject, id and supersedes may be
 left out. What supersedes another comes after it. Tenants have to exist.
 

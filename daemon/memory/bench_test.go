@@ -215,7 +215,7 @@ func percentiles(b *testing.B, took []time.Duration) {
 
 func newIndex(tb testing.TB) *Index {
 	tb.Helper()
-	ix, err := New(Config{})
+	ix, err := New(Config{Kinds: modelKinds})
 	if err != nil {
 		tb.Fatal(err)
 	}

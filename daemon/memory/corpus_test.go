@@ -86,7 +86,7 @@ func (v *vocabulary) entry(s *source, n int, tenant string) Entry {
 	return Entry{
 		ID:      fmt.Sprintf("%016x", uint64(n)*0x9e3779b97f4a7c15),
 		Tenant:  tenant,
-		Kind:    []string{"note", "decision", "lesson"}[s.below(3)],
+		Kind:    modelKinds[s.below(len(modelKinds))],
 		Title:   v.text(s, 6),
 		Text:    v.text(s, 60+s.below(141)),
 		Tags:    []string{v.words[s.below(200)], v.words[s.below(200)]},

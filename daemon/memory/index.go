@@ -28,7 +28,7 @@ var (
 
 // Config says what an index takes in.
 type Config struct {
-	// Kinds of entries, at most [MaxKinds]. Nil means note, decision and lesson.
+	// Kinds of entries, at most [MaxKinds]: others are not taken in.
 	Kinds []string
 }
 
@@ -60,9 +60,6 @@ type Index struct {
 // cannot be.
 func New(config Config) (*Index, error) {
 	kinds := slices.Clone(config.Kinds)
-	if kinds == nil {
-		kinds = []string{"note", "decision", "lesson"}
-	}
 	if len(kinds) > MaxKinds {
 		return nil, fmt.Errorf("kinds: %d, of at most %d", len(kinds), MaxKinds)
 	}

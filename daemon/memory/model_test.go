@@ -99,13 +99,13 @@ func load(t *rapid.T, ix *Index, entries []Entry) {
 // whatever the order in which entries came, and after some were forgotten.
 func TestSearchIsTheReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ix, err := New(Config{})
+		ix, err := New(Config{Kinds: modelKinds})
 		if err != nil {
 			t.Fatal(err)
 		}
 		entries := drawEntries(t, 60)
 		load(t, ix, entries)
-		other, err := New(Config{})
+		other, err := New(Config{Kinds: modelKinds})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +256,7 @@ func bits(r Result) string {
 // What a tenant outside the scope holds changes not a bit of an answer.
 func TestScoresDependOnTheScopeAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		ix, err := New(Config{})
+		ix, err := New(Config{Kinds: modelKinds})
 		if err != nil {
 			t.Fatal(err)
 		}

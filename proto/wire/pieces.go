@@ -10,16 +10,6 @@ import (
 // MaxAsked is the largest request of the worker plane, in bytes.
 const MaxAsked = 64 << 10
 
-// Limits of an import of knowledge, in bytes: of a line, and of the lines of one
-// message.
-const (
-	MaxImportLine  = 256 << 10
-	MaxImportPiece = 1 << 20
-)
-
-// MaxForget is how many entries are named in one request to forget them.
-const MaxForget = 256
-
 // PieceSize is the most that is put into one piece of what is larger than a message,
 // in bytes: there is room for the rest of the message.
 const PieceSize = 48 << 10
