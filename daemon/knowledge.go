@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -37,14 +36,12 @@ type knowledge struct {
 	settled chan struct{} // closed by settle: it is ready, or will not be
 	settle  func()
 
-	mu      sync.Mutex
-	ready   bool
-	fault   error                    // why it will not be
-	digests map[string]entryDigest   // of each entry with a content, by id
-	current map[entryDigest]string   // ids of current entries
-	graves  map[string]bool          // ids of forgotten entries
-	shares  map[string]*subjectShare // of subjects that have captured
-	parts   map[string]part          // of each entry that is in one
+	// mu is never taken under the state's mutex: the index takes its time. Under it are
+	// taken the index's own, and notes.
+	mu    sync.Mutex
+	ready bool
+	fault error // why it will not be
+	known catalogue
 
 	// notes is held for a moment only, and everything else may be held meanwhile: who
 	// notes something under the state's mutex does not wait for the index.
@@ -62,8 +59,7 @@ func newKnowledge() *knowledge {
 	life, end := context.WithCancel(context.Background())
 	return &knowledge{
 		index: index, most: maxIndex, life: life, end: end, settled: settled, settle: sync.OnceFunc(func() { close(settled) }),
-		digests: map[string]entryDigest{}, current: map[entryDigest]string{}, graves: map[string]bool{},
-		shares: map[string]*subjectShare{}, parts: map[string]part{}, cuts: map[string]uint64{},
+		known: newCatalogue(), cuts: map[string]uint64{},
 	}
 }
 
@@ -117,6 +113,13 @@ func (k *knowledge) catchUp() {
 	}
 }
 
+// lock takes mu and does what was noted. Who calls it unlocks mu.
+func (k *knowledge) lock() *catalogue {
+	k.mu.Lock()
+	k.catchUp()
+	return &k.known
+}
+
 // note has something done before the index is used again. It does not wait for
 // anything slow, and may be called under the state's mutex.
 func (k *knowledge) note(do func(*knowledge)) {
@@ -146,119 +149,112 @@ func (k *knowledge) cutsOf(tenants []string) (n uint64) {
 
 // entries is how many there are, forgotten ones too.
 func (k *knowledge) entries() int {
-	k.mu.Lock()
+	known := k.lock()
 	defer k.mu.Unlock()
-	k.catchUp()
-	return len(k.digests) + len(k.graves)
+	return len(known.entries)
 }
 
 // add takes in an entry. One that is there was read from the vault before the log was
 // told that it is in there. The caller holds mu.
 func (k *knowledge) add(e knowledgeEntry) {
 	err := k.index.Add(e.indexed())
-	if said, there := k.digests[e.ID]; errors.Is(err, memory.ErrExists) && (k.graves[e.ID] || there && said == e.digest()) {
+	if errors.Is(err, memory.ErrExists) && (k.known.forgotten(e.ID) || k.known.says(e.ID, e.digest())) {
 		return
 	}
 	if err != nil {
 		k.fault = fmt.Errorf("%w: entry %s: %v", vault.ErrIntegrity, e.ID, err)
 		return
 	}
-	k.remember(e)
+	k.known.retire(e.Supersedes)
+	k.known.add(&e)
+	k.promote(e.ID)
 }
 
-// remember notes what an entry says and that what it replaces is not current. The
-// caller holds mu.
-func (k *knowledge) remember(e knowledgeEntry) {
-	if old, ok := k.digests[e.Supersedes]; ok && k.current[old] == e.Supersedes {
-		delete(k.current, old)
-	}
-	if e.Forgotten != 0 {
-		k.graves[e.ID] = true
-		return
-	}
-	digest := e.digest()
-	k.digests[e.ID] = digest
-	k.shareIn(&e)
-	if by, known := k.index.Current(e.ID); known && by == e.ID {
-		k.current[digest] = e.ID
+// promote notes that an entry is the current one, if it is. The caller holds mu.
+func (k *knowledge) promote(id string) {
+	if current, _ := k.index.Current(id); current == id {
+		k.known.promote(id)
 	}
 }
 
 // same is the current entry that says the same; empty when there is none.
 func (k *knowledge) same(digest entryDigest) string {
-	k.mu.Lock()
+	known := k.lock()
 	defer k.mu.Unlock()
-	k.catchUp()
-	return k.current[digest]
+	return known.current[digest]
 }
 
 // says reports whether there is an entry with that id that says that, current or not.
 func (k *knowledge) says(id string, digest entryDigest) bool {
-	k.mu.Lock()
+	known := k.lock()
 	defer k.mu.Unlock()
-	k.catchUp()
-	said, ok := k.digests[id]
-	return ok && said == digest
+	return known.says(id, digest)
 }
 
 // grave reports whether there is a forgotten entry with that id in a tenant.
 func (k *knowledge) grave(tenant, id string) bool {
-	k.mu.Lock()
+	known := k.lock()
 	defer k.mu.Unlock()
-	k.catchUp()
 	of, _ := k.index.TenantOf(id)
-	return k.graves[id] && of == tenant
+	return known.forgotten(id) && of == tenant
 }
 
 // list is the ids of what has a content in tenants, the oldest first and nothing
 // before what it took the place of; without history those that are current.
 func (k *knowledge) list(tenants []string, history bool) []string {
-	type one struct {
-		id      string
-		created int64
+	known := k.lock()
+	var readable []string
+	for id, one := range known.entries {
+		if !one.forgotten {
+			readable = append(readable, id)
+		}
 	}
-	k.mu.Lock()
-	k.catchUp()
-	known := slices.Collect(maps.Keys(k.digests))
 	k.mu.Unlock()
-	var all []one
-	content := map[string]bool{}
+	return oldestFirst(k.index, slices.DeleteFunc(readable, func(id string) bool {
+		tenant, _ := k.index.TenantOf(id)
+		current, _ := k.index.Current(id)
+		return !inScope(tenants, tenant) || !history && current != id
+	}))
+}
+
+// oldestFirst puts entries in the order in which they were captured, and each behind
+// what it took the place of: clocks may have stood elsewhere.
+func oldestFirst(ix *memory.Index, ids []string) []string {
 	created := map[string]int64{} // of all of those whose chain was looked at
 	older := map[string]string{}  // what each took the place of
-	for _, id := range known {
-		tenant, _ := k.index.TenantOf(id)
-		if current, _ := k.index.Current(id); !inScope(tenants, tenant) || !history && current != id {
+	for _, id := range ids {
+		if _, looked := created[id]; looked {
 			continue
 		}
-		if _, looked := created[id]; !looked {
-			chain := k.index.History(id)
-			for i, version := range chain {
-				created[version.ID] = version.Created
-				if i+1 < len(chain) {
-					older[version.ID] = chain[i+1].ID
-				}
+		chain := ix.History(id)
+		for i, version := range chain {
+			created[version.ID] = version.Created
+			if i+1 < len(chain) {
+				older[version.ID] = chain[i+1].ID
 			}
 		}
-		content[id] = true
-		all = append(all, one{id, created[id]})
 	}
-	slices.SortFunc(all, func(a, b one) int { return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.id, b.id)) })
-	ids := make([]string, 0, len(all))
-	passed := make(map[string]bool, len(all))
+	slices.SortFunc(ids, func(a, b string) int { return cmp.Or(cmp.Compare(created[a], created[b]), cmp.Compare(a, b)) })
+	wanted := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		wanted[id] = true
+	}
+	passed := make(map[string]bool, len(ids))
+	ordered := make([]string, 0, len(ids))
 	var chain []string
-	for _, one := range all {
-		for id := one.id; id != "" && !passed[id]; id = older[id] { // clocks may have stood elsewhere
+	for _, id := range ids {
+		for ; id != "" && !passed[id]; id = older[id] {
 			passed[id] = true
 			chain = append(chain, id)
 		}
 		for _, id := range slices.Backward(chain) {
-			if content[id] {
-				ids = append(ids, id)
+			if wanted[id] {
+				ordered = append(ordered, id)
 			}
 		}
 		chain = chain[:0]
 	}
-	return ids
+	return ordered
 }
 
 // forget takes the content of an entry out. The caller holds mu.
@@ -266,25 +262,13 @@ func (k *knowledge) forget(id string) {
 	if err := k.index.Forget(id); err != nil {
 		k.fault = fmt.Errorf("%w: forgetting entry %s: %v", vault.ErrIntegrity, id, err)
 	}
-	k.lose(id)
-	k.graves[id] = true
-}
-
-func (k *knowledge) lose(id string) {
-	k.shareOut(id)
-	if digest, ok := k.digests[id]; ok {
-		delete(k.digests, id)
-		if k.current[digest] == id {
-			delete(k.current, digest)
-		}
-	}
+	k.known.forget(id)
 }
 
 // removeTenant takes a tenant out. The caller holds mu.
 func (k *knowledge) removeTenant(tenant string) {
 	for _, id := range k.idsOf(tenant) {
-		k.lose(id)
-		delete(k.graves, id)
+		k.known.remove(id)
 	}
 	k.index.RemoveTenant(tenant)
 }
@@ -300,19 +284,16 @@ func (k *knowledge) stats(tenants []string) []memory.TenantStats {
 
 // ids are all entries of a tenant, forgotten ones too.
 func (k *knowledge) ids(tenant string) []string {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
-	k.catchUp()
 	return k.idsOf(tenant)
 }
 
 // idsOf is ids for who holds mu and has caught up.
 func (k *knowledge) idsOf(tenant string) (ids []string) {
-	for _, all := range []func(func(string) bool){maps.Keys(k.digests), maps.Keys(k.graves)} {
-		for id := range all {
-			if of, _ := k.index.TenantOf(id); of == tenant {
-				ids = append(ids, id)
-			}
+	for id := range k.known.entries {
+		if of, _ := k.index.TenantOf(id); of == tenant {
+			ids = append(ids, id)
 		}
 	}
 	return ids
@@ -323,11 +304,10 @@ func (k *knowledge) drop() {
 	k.dropped.Store(true)
 	k.end() // of searches that are going on: nothing waits for them to be done
 	k.settle()
-	k.mu.Lock()
+	k.lock() // what was noted goes into nothing
 	defer k.mu.Unlock()
-	k.catchUp() // into nothing
 	k.index.Drop()
-	k.digests, k.current, k.graves, k.shares, k.parts = nil, nil, nil, nil, nil
+	k.known = catalogue{}
 }
 
 // failed is why the memory cannot be used; nil while it can, or is being read.
@@ -371,10 +351,8 @@ func (k *knowledge) build(v *vault.Vault) error {
 	if k.dropped.Load() { // whatever went wrong then went wrong because of that
 		return nil
 	}
-	for id, digest := range k.digests {
-		if current, _ := k.index.Current(id); current == id {
-			k.current[digest] = id
-		}
+	for id := range k.known.entries {
+		k.promote(id)
 	}
 	k.ready, k.fault = err == nil, err
 	return err
@@ -445,12 +423,7 @@ func (k *knowledge) take(entries []knowledgeEntry) error {
 		return errDropped
 	}
 	for i := range entries {
-		if e := &entries[i]; e.Forgotten == 0 {
-			k.digests[e.ID] = e.digest()
-			k.shareIn(e)
-		} else {
-			k.graves[e.ID] = true
-		}
+		k.known.add(&entries[i])
 	}
 	return failed
 }

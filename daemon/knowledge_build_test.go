@@ -66,14 +66,28 @@ func (l *library) store(note bool, entries []knowledgeEntry) {
 	}))
 }
 
+// digests are what the entries with a content say, and which were forgotten, by ids.
+func (k *knowledge) digests() (said map[string]entryDigest, graves map[string]bool) {
+	said, graves = map[string]entryDigest{}, map[string]bool{}
+	for id, one := range k.known.entries {
+		if one.forgotten {
+			graves[id] = true
+		} else {
+			said[id] = one.digest
+		}
+	}
+	return said, graves
+}
+
 // known is all that a memory knows, in a form to be compared.
 func (l *library) known(k *knowledge) map[string]any {
 	l.t.Helper()
 	ix, err := k.use()
 	l.must(nil, err)
 	scope := memory.Scope{Tenants: []string{"acme", "other"}, Limit: 100}
+	digests, graves := k.digests()
 	all := map[string]any{
-		"digests": maps.Clone(k.digests), "current": maps.Clone(k.current), "graves": maps.Clone(k.graves),
+		"digests": digests, "current": maps.Clone(k.known.current), "graves": graves,
 		"stats": ix.Stats(scope.Tenants), "acme": k.list([]string{"acme"}, true), "other": k.list([]string{"other"}, true),
 	}
 	for _, word := range []string{"row", "words", "new", "fc", `"row ga"`} {
@@ -81,7 +95,7 @@ func (l *library) known(k *knowledge) map[string]any {
 		l.must(nil, err)
 		all[word] = ix.Search(query, scope)
 	}
-	for _, id := range slices.Concat(slices.Collect(maps.Keys(k.digests)), slices.Collect(maps.Keys(k.graves))) {
+	for _, id := range slices.Collect(maps.Keys(k.known.entries)) {
 		all[id] = ix.History(id)
 	}
 	return all
@@ -102,7 +116,7 @@ func TestMemoryReadInSlices(t *testing.T) {
 			return
 		}
 		first, last := ids[0], ids[len(ids)-2]
-		if n := k.indexed.Load(); n < 5 || n > 45 || k.digests[first] == (entryDigest{}) || k.digests[last] != (entryDigest{}) {
+		if n := k.indexed.Load(); n < 5 || n > 45 || k.known.entries[first] == (catalogued{}) || k.known.entries[last] != (catalogued{}) {
 			t.Fatalf("%d rows were read by now: this says nothing", n)
 		}
 		added := func(id, supersedes string) knowledgeEntry {
@@ -137,8 +151,8 @@ func TestMemoryReadInSlices(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("not as if it had been read now (-want +got):\n%s", diff)
 	}
-	if len(k.graves) != 3 || len(k.digests) != 52-5-2+5+2 { // the control: it did happen
-		t.Errorf("%d graves, %d entries", len(k.graves), len(k.digests))
+	if said, graves := k.digests(); len(graves) != 3 || len(said) != 52-5-2+5+2 { // the control: it did happen
+		t.Errorf("%d graves, %d entries", len(graves), len(said))
 	}
 }
 
@@ -170,13 +184,13 @@ func TestVerbsWhileTheMemoryIsRead(t *testing.T) {
 			m.wait(m.later, func() error {
 				_, err := m.op().ForgetKnowledge(m.desk.ctx, &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{m.ids[0], m.ids[50]}})
 				return err
-			}, func(k *knowledge) bool { return k.graves[m.ids[0]] && k.graves[m.ids[50]] })
+			}, func(k *knowledge) bool { return k.known.forgotten(m.ids[0]) && k.known.forgotten(m.ids[50]) })
 		}},
 		"tenant removed": {do: func(m *meanwhile) {
 			m.wait(m.later, func() error {
 				_, err := m.op().RemoveTenant(m.desk.ctx, &operatorv1.RemoveTenantRequest{Name: "other"})
 				return err
-			}, func(k *knowledge) bool { return len(k.digests) == 47 && len(k.idsOf("other")) == 0 })
+			}, func(k *knowledge) bool { return len(k.known.entries) == 47 && len(k.idsOf("other")) == 0 })
 		}},
 		"locked":   {locked: true, do: func(m *meanwhile) { m.must(m.op().Lock(m.desk.ctx, &operatorv1.LockRequest{})) }},
 		"panicked": {locked: true, do: func(m *meanwhile) { m.must(m.op().Panic(m.desk.ctx, &operatorv1.PanicRequest{})) }},
@@ -206,8 +220,8 @@ func TestVerbsWhileTheMemoryIsRead(t *testing.T) {
 			case look := <-m.later:
 				look(t)
 			default:
-				if _, err := k.use(); err != nil || len(k.digests) != 52 {
-					t.Errorf("%d entries, %v", len(k.digests), err)
+				if _, err := k.use(); err != nil || len(k.known.entries) != 52 {
+					t.Errorf("%d entries, %v", len(k.known.entries), err)
 				}
 			}
 		})

@@ -122,7 +122,7 @@ func TestStoreFiltersByItself(t *testing.T) {
 	}
 	// What is captured is there already, says the index, and names somebody's.
 	e := knowledgeEntry{Tenant: "acme", Kind: "note", Title: "said before"}
-	l.state().knowledge.current[e.digest()] = foreign
+	l.state().knowledge.known.current[e.digest()] = foreign
 	got, err := broker{d: l.Daemon}.CaptureKnowledge(l.ctx, &brokerv1.CaptureKnowledgeRequest{RunId: l.run.id, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title})
 	if err == nil || reasonOf(err) != wire.ResourceChanged {
 		t.Errorf("%v, %v", got, err)

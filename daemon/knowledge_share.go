@@ -38,18 +38,6 @@ const (
 	causeCapturesRate = "CAPTURES_RATE" // too many in a minute
 )
 
-// subjectShare is what one subject has captured.
-type subjectShare struct {
-	entries int
-	bytes   int64
-}
-
-// part is one entry of a share.
-type part struct {
-	of   *subjectShare
-	size uint32
-}
-
 // size is what an entry takes of a share, in bytes.
 func (e *knowledgeEntry) size() (n int) {
 	for _, tag := range e.Tags {
@@ -58,37 +46,14 @@ func (e *knowledgeEntry) size() (n int) {
 	return n + len(e.Title) + len(e.Text)
 }
 
-// shareIn adds an entry to the share of who captured it. The caller holds k.mu.
-func (k *knowledge) shareIn(e *knowledgeEntry) {
-	if e.Run == "" || e.Forgotten != 0 { // an import
-		return
-	}
-	s := k.shares[e.Subject]
-	if s == nil {
-		s = &subjectShare{}
-		k.shares[e.Subject] = s
-	}
-	size := e.size()
-	s.entries, s.bytes = s.entries+1, s.bytes+int64(size)
-	k.parts[e.ID] = part{s, uint32(size)}
-}
-
-// shareOut takes an entry out of its share. The caller holds k.mu.
-func (k *knowledge) shareOut(id string) {
-	if p, ok := k.parts[id]; ok {
-		p.of.entries, p.of.bytes = p.of.entries-1, p.of.bytes-int64(p.size)
-		delete(k.parts, id)
-	}
-}
-
 // room reports whether a subject may capture an entry more; else it says why not.
 func (k *knowledge) room(e *knowledgeEntry, limits shareLimits) (cause string, ok bool) {
 	if k.entries() >= maxEntries || k.full() {
 		return causeMemoryFull, false
 	}
-	k.mu.Lock()
+	known := k.lock()
 	defer k.mu.Unlock()
-	if s := k.shares[e.Subject]; s != nil && (s.entries >= limits.entries || s.bytes+int64(e.size()) > int64(limits.bytes)) {
+	if s := known.shares[e.Subject]; s != nil && (s.entries >= limits.entries || s.bytes+int64(e.size()) > int64(limits.bytes)) {
 		return causeShareFull, false
 	}
 	return "", true
@@ -130,10 +95,10 @@ func (d *Daemon) shareProbes(k *knowledge) (probes []*operatorv1.Probe) {
 	if _, err := k.use(); err != nil {
 		return nil
 	}
-	k.mu.Lock()
+	known := k.lock()
 	defer k.mu.Unlock()
-	for _, subject := range slices.Sorted(maps.Keys(k.shares)) {
-		s := k.shares[subject]
+	for _, subject := range slices.Sorted(maps.Keys(known.shares)) {
+		s := known.shares[subject]
 		if s.entries*10 < d.share.entries*9 && s.bytes*10 < int64(d.share.bytes)*9 {
 			continue
 		}
