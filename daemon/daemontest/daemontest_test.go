@@ -23,6 +23,10 @@ func TestKit(t *testing.T) {
 	if content, reason := d.Open("worker").Read("readme"); content != "hello" {
 		t.Errorf("after a restart: %q, %s", content, reason)
 	}
+	newest := d.Seq()
+	if got := d.Settle(); got != newest+1 {
+		t.Errorf("settled at %d, %d was the newest", got, newest)
+	}
 	if n := len(d.Entries("acquire")); n != 3 {
 		t.Errorf("%d entries of kind acquire, want 3", n)
 	}

@@ -49,6 +49,23 @@ func (d *Daemon) Seq() uint64 {
 	return d.Status().GetAuditSeq()
 }
 
+// Settle waits until all that has a place in the log is durable, also what nobody
+// waits for, and returns the sequence number of the newest entry: what is behind it
+// was done later. It leaves an operator.read of its own.
+func (d *Daemon) Settle() uint64 {
+	d.t.Helper()
+	ctx, cancel := d.context()
+	defer cancel()
+	// That the log is read is durable before it is, and so is what has an earlier place.
+	stream, err := d.Operator().ReadAudit(ctx, &operatorv1.ReadAuditRequest{Last: 1})
+	d.must("reading the log", err)
+	batch, err := stream.Recv()
+	d.must("reading the log", err)
+	newest, err := verify.ParseLine(batch.GetLines()[0])
+	d.must("reading a line", err)
+	return newest.Seq
+}
+
 // RawLog is the log's bytes, of all segments.
 func (d *Daemon) RawLog() []byte {
 	d.t.Helper()

@@ -288,6 +288,7 @@ func TestGatewaySession(t *testing.T) {
 	)
 	slices.Sort(wanted)
 	d.Await(before, func(e verify.Entry) bool { return e.Kind == "run.end" })
+	d.Settle()
 	log := summary(d.Since(before, "auth", "acquire", "explain", "run.open", "run.end", "flag", "call"))
 	slices.Sort(log)
 	if diff := cmp.Diff(wanted, log); diff != "" {
@@ -328,6 +329,7 @@ func TestGatewayStateless(t *testing.T) {
 	if said := events(t, response.Body, 1); !strings.Contains(said[0], "list_changed") || !strings.Contains(said[0], `"io.modelcontextprotocol/subscriptionId":"m"`) {
 		t.Errorf("changes: %q", said)
 	}
+	d.Settle()
 	log := summary(d.Since(before, "auth", "acquire", "run.open", "run.end"))
 	slices.Sort(log)
 	if want := []string{"acquire worker ALLOWED", "auth worker ALLOWED", "auth worker ALLOWED", "auth worker ALLOWED", "auth worker ALLOWED", "run.open worker ALLOWED"}; !slices.Equal(log, want) {
@@ -506,7 +508,7 @@ func TestGatewayUnavailable(t *testing.T) {
 		t.Fatal(stream, err)
 	}
 	stream.Body.Close()
-	before := d.Seq()
+	before := d.Settle()
 	if content := a.call("read_resource", reads("plan")); !strings.Contains(content, "the plan") {
 		t.Error(content)
 	}
@@ -600,6 +602,7 @@ func TestGatewayExpiry(t *testing.T) {
 		t.Errorf("a key that lasts: %d %s", got.status, got.body)
 	}
 	eventually(t, "only the other's sessions are left", func() bool { return f.sessions() == 2 })
+	eventually(t, "its runs ended", func() bool { return len(d.Since(0, "run.end")) >= 2 })
 	ended := d.Since(0, "run.end")
 	for _, e := range ended {
 		if e.Cause != "KEY_EXPIRED" {

@@ -177,7 +177,7 @@ func TestMemoryMatrix(t *testing.T) {
 	}
 	malformed := map[string]string{}
 	for _, c := range callers {
-		seq := d.Seq()
+		seq := d.Settle()
 		expected = nil
 		// Tools about tenants.
 		for tool, argument := range map[string]string{"search_knowledge": `"query":"needle"`, "browse_recent": `"limit":100`, "knowledge_stats": ``} {
