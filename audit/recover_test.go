@@ -352,7 +352,7 @@ func TestUnsafe(t *testing.T) {
 					t.Errorf("%v", err)
 				}
 			}
-			if took := time.Since(began); took > 10*time.Second {
+			if took := time.Since(began); took > time.Minute {
 				t.Errorf("after %v", took)
 			}
 		})

@@ -108,7 +108,7 @@ func unfill(t *testing.T, config Config) {
 func mended(t *testing.T, l *Log) {
 	t.Helper()
 	var err error
-	for range 50 {
+	for range 150 {
 		if _, err = l.Record(t.Context(), acquired()); err == nil {
 			return
 		}
@@ -277,7 +277,7 @@ func TestFileSizeLimit(t *testing.T) {
 	if !errors.Is(err, ErrFailed) {
 		t.Error(err)
 	}
-	for range 50 {
+	for range 300 {
 		if _, err = l.Record(t.Context(), acquired()); err == nil {
 			break
 		}

@@ -75,7 +75,6 @@ func TestSlowBodies(t *testing.T) {
 		{"an unknown key", head("POST", "/mcp", string(agentkey.New()), "Mcp-Session-Id: "+id, "Content-Length: 1000") + "\r\n{", []int{401, 0}},
 		{"no key", head("POST", "/mcp", "", "Content-Length: 1000") + "\r\n{", []int{401, 0}},
 		{"a GET", head("GET", "/mcp", "", "Content-Length: 1000") + "\r\n{", []int{401, 0}},
-		{"without end", head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, "Transfer-Encoding: chunked") + "\r\n" + strings.Repeat("1000\r\n"+strings.Repeat(" ", 0x1000)+"\r\n", 40), []int{413}},
 		{"another host", head("POST", "/mcp", "", "Content-Length: 1000", "Origin: http://evil.example") + "\r\n{", []int{403, 0}},
 	} {
 		_, from := s.raw(one.request)
@@ -87,6 +86,12 @@ func TestSlowBodies(t *testing.T) {
 		if !ok {
 			t.Errorf("%s: %d, want one of %v", one.name, got, one.want)
 		}
+	}
+	patient := start(t, Limits{Body: 100 << 10}) // what is sent fast is fast also where the machine is slow
+	_, from := patient.raw(head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+patient.open(), "Transfer-Encoding: chunked") +
+		"\r\n" + strings.Repeat("1000\r\n"+strings.Repeat(" ", 0x1000)+"\r\n", 40))
+	if got := status(t, from); got != 413 {
+		t.Errorf("without end: %d", got)
 	}
 	// Byte by byte it does not go on for ever either.
 	conn, from := s.raw(head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+id, "Content-Length: 100000") + "\r\n{")
@@ -112,11 +117,15 @@ func TestSlowHeaders(t *testing.T) {
 	s := start(t, Limits{SlowHeader: 300 * time.Millisecond})
 	body := `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 	whole := head("POST", "/mcp", string(goodKey), "Mcp-Session-Id: "+s.open(), fmt.Sprintf("Content-Length: %d", len(body))) + "\r\n" + body
-	_, from := s.raw(whole)
-	if got := status(t, from); got != 200 {
-		t.Errorf("at once: %d", got)
-	}
-	_, from = s.raw(whole[:40])
+	eventually(t, "at once it is answered", func() bool { // a busy machine may take longer than the limit
+		_, from := s.raw(whole)
+		got := status(t, from)
+		if got != 200 && got != 0 {
+			t.Errorf("at once: %d", got)
+		}
+		return got == 200
+	})
+	_, from := s.raw(whole[:40])
 	if got := status(t, from); got != 0 && got != 400 {
 		t.Errorf("a part and no more: %d", got)
 	}
@@ -142,7 +151,7 @@ func TestHeldBodies(t *testing.T) {
 		held    int64
 		refuses bool
 	}{{4 << 20, true}, {64 << 20, false}} {
-		s := start(t, Limits{Held: one.held, Body: 2 << 20, Slow: 4 * time.Second, KeyRate: 1e6, AddressRate: 1e6})
+		s := start(t, Limits{Held: one.held, Body: 2 << 20, Slow: 12 * time.Second, KeyRate: 1e6, AddressRate: 1e6})
 		id := s.open()
 		body := func(i int) string {
 			return fmt.Sprintf(`{"jsonrpc":"2.0","id":"%d","method":"x","params":{"a":"%s"}}`, i, strings.Repeat("a", 1<<20))

@@ -119,7 +119,7 @@ func gone(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 100 {
+	for range 1500 {
 		if err := syscall.Kill(-pid, 0); errors.Is(err, syscall.ESRCH) {
 			return
 		}
