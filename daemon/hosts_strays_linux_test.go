@@ -19,6 +19,7 @@ import (
 
 	"subjectbroker/daemon/daemontest"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/worker/workertest"
 )
 
 // flight is how a process leaves what runs it: two sessions away, with the one in
@@ -180,7 +181,7 @@ func TestNothingEscapesWithoutNamespaces(t *testing.T) {
 	program := filepath.Join(dir, "sb-mcp")
 	must(t, os.Rename(program, filepath.Join(dir, "real")))
 	script := fmt.Sprintf("#!/bin/sh\nexec %s without-namespaces %s/real sb-mcp host\n", self(t), dir)
-	must(t, os.WriteFile(program, []byte(script), 0o755))
+	must(t, workertest.WriteProgram(program, []byte(script)))
 	for what, d := range map[string]*daemontest.Daemon{
 		"without": daemontest.StartWith(t, daemontest.Options{HostProgram: program}),
 		"adopted": daemontest.Launch(t, daemontest.Options{Wrap: []string{"sh", "-c", `shift; exec "$0"/sbd "$@"`, dir}}),

@@ -14,6 +14,7 @@ import (
 	"subjectbroker/daemon/daemontest"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
+	"subjectbroker/worker/workertest"
 )
 
 // keychain is a fake OS keychain: a script in place of sbd's own helper, that
@@ -47,7 +48,7 @@ fi
 func newKeychain(t *testing.T) keychain {
 	t.Helper()
 	k := keychain{t, t.TempDir()}
-	must(t, os.WriteFile(filepath.Join(k.dir, "keychain"), []byte(keychainScript), 0o700))
+	must(t, workertest.WriteProgram(filepath.Join(k.dir, "keychain"), []byte(keychainScript)))
 	return k
 }
 

@@ -19,6 +19,7 @@ import (
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
 	"subjectbroker/worker/client"
+	"subjectbroker/worker/workertest"
 )
 
 // Uids and groups of a machine where everybody is somebody else. They are in no
@@ -237,7 +238,7 @@ func (m *machine) send(uid uint32, groups []uint32, do string, args ...string) (
 		must(m.t, err)
 		content, err := os.ReadFile(own)
 		must(m.t, err)
-		must(m.t, os.WriteFile(self, content, 0o755))
+		must(m.t, workertest.WriteProgram(self, content))
 	}
 	arg, err := json.Marshal(errand{m.options.SocketDir, do, args})
 	must(m.t, err)

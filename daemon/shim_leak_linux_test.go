@@ -22,6 +22,7 @@ import (
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/daemon/peer"
 	"subjectbroker/proto/place"
+	"subjectbroker/worker/workertest"
 )
 
 // buildShim builds sb-mcp where every uid may run it.
@@ -202,7 +203,7 @@ func TestNobodyPriesOpen(t *testing.T) {
 	pryer := filepath.Join(dir, "pry")
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
-	must(t, os.WriteFile(pryer, self, 0o755))
+	must(t, workertest.WriteProgram(pryer, self))
 	const nobody = 65534
 	as := func(name string, args ...string) *exec.Cmd {
 		cmd := exec.Command(name, args...)

@@ -20,6 +20,7 @@ import (
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/place"
 	"subjectbroker/proto/wire"
+	"subjectbroker/worker/workertest"
 )
 
 // P61: a stale socket is replaced; whatever else is at the path is refused, and
@@ -186,7 +187,7 @@ func TestForeignUIDIsRefused(t *testing.T) {
 	program := filepath.Join(dir, "knock")
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
-	must(t, os.WriteFile(program, self, 0o755))
+	must(t, workertest.WriteProgram(program, self))
 	d := daemontest.Launch(t, daemontest.Options{Spoiled: true})
 	d.Put("readme", "hello")
 	d.AddSubject("worker")

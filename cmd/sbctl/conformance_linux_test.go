@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"subjectbroker/daemon/daemontest"
+	"subjectbroker/worker/workertest"
 )
 
 // programsForAll builds the three programs where every uid may start them.
@@ -45,7 +46,7 @@ func programsForAll(t *testing.T) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o755); err != nil {
+		if err := workertest.WriteProgram(filepath.Join(dir, name), content); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"subjectbroker/daemon/peer"
+	"subjectbroker/worker/workertest"
 )
 
 // nobody is a uid without rights.
@@ -54,10 +55,10 @@ func TestNamespacesOfTheUndumpable(t *testing.T) {
 		}
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		raw, err := os.ReadFile(self)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, "peer.test"), raw, 0o600)
+		if err := errors.Join(err, os.Chmod(dir, 0o755)); err != nil {
+			t.Fatal(err)
 		}
-		if err := errors.Join(err, os.Chmod(dir, 0o755), os.Chmod(filepath.Join(dir, "peer.test"), 0o755)); err != nil {
+		if err := workertest.WriteProgram(filepath.Join(dir, "peer.test"), raw); err != nil {
 			t.Fatal(err)
 		}
 		self = filepath.Join(dir, "peer.test")

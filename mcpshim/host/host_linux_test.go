@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	hostv1 "subjectbroker/proto/subjectbroker/host/v1"
+	"subjectbroker/worker/workertest"
 )
 
 // program is a copy of this test binary that every uid can run.
@@ -36,7 +37,7 @@ func program(t *testing.T) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	path := filepath.Join(dir, "host.test")
-	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(path, content, 0o755)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), workertest.WriteProgram(path, content)); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -15,6 +15,7 @@ import (
 
 	"subjectbroker/vault"
 	"subjectbroker/vault/keysource"
+	"subjectbroker/worker/workertest"
 )
 
 const (
@@ -55,7 +56,7 @@ func script(t testing.TB, lines ...string) keysource.Command {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "child")
 	body := "#!/bin/sh\n" + strings.Join(lines, "\n") + "\n"
-	if err := os.WriteFile(path, []byte(body), 0o700); err != nil {
+	if err := workertest.WriteProgram(path, []byte(body)); err != nil {
 		t.Fatal(err)
 	}
 	return keysource.Command{Path: path}

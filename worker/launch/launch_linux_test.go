@@ -24,6 +24,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"subjectbroker/worker/workertest"
 )
 
 // patience bounds whatever a test waits for; it is used up only by failures.
@@ -172,7 +174,7 @@ func programPath(t *testing.T) string {
 				return err
 			}
 			program.path = filepath.Join(program.dir, "launch.test")
-			return os.WriteFile(program.path, content, 0o755)
+			return workertest.WriteProgram(program.path, content)
 		}()
 	})
 	if program.err != nil {

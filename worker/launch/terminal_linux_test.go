@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"subjectbroker/worker/workertest"
 )
 
 // screen is a terminal with a shell in it, driven by what it shows. Nothing
@@ -151,7 +153,7 @@ func (s *screen) script(w *world, name, content string) {
 	}
 	path := filepath.Join(w.work, name)
 	text := fmt.Sprintf("#!/bin/bash\nexport %s='%s'\nexec %s run\n", caseEnv, strings.ReplaceAll(line, "'", `'\''`), w.program)
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+	if err := workertest.WriteProgram(path, []byte(text)); err != nil {
 		s.t.Fatal(err)
 	}
 	if err := os.Lchown(path, w.uid, w.uid); err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"subjectbroker/worker/launch"
+	"subjectbroker/worker/workertest"
 )
 
 const (
@@ -143,7 +144,9 @@ func newWorld(t *testing.T, uid int) *world {
 	for _, dir := range []string{"broker/run/broker", "work", "home"} {
 		must(os.MkdirAll(filepath.Join(base, dir), 0o700))
 	}
-	copyFile(t, os.Args[0], w.program)
+	self, err := os.ReadFile(os.Args[0])
+	must(err)
+	must(workertest.WriteProgram(w.program, self))
 	must(filepath.WalkDir(base, func(path string, _ os.DirEntry, err error) error {
 		if err != nil || path == base {
 			return err
@@ -152,25 +155,6 @@ func newWorld(t *testing.T, uid int) *world {
 	}))
 	w.env = []string{"PATH=/usr/bin:/bin", "HOME=" + filepath.Join(base, "home")}
 	return w
-}
-
-func copyFile(t *testing.T, from, to string) {
-	t.Helper()
-	source, err := os.Open(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer source.Close()
-	target, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(target, source); err != nil {
-		t.Fatal(err)
-	}
-	if err := target.Close(); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (w *world) command(t *testing.T, args ...string) *exec.Cmd {

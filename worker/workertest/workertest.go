@@ -6,6 +6,7 @@ package workertest
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -426,4 +428,13 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 			t.Fatalf("never happened: %s", what)
 		}
 	}
+}
+
+// WriteProgram writes a program that every uid may run, and that can be run at once:
+// a process that another goroutine starts while the file is open has it open, too, for
+// a moment, and whoever runs it then is told "text file busy".
+func WriteProgram(path string, content []byte) error {
+	syscall.ForkLock.RLock() // nothing is started meanwhile
+	defer syscall.ForkLock.RUnlock()
+	return errors.Join(os.WriteFile(path, content, 0o755), os.Chmod(path, 0o755))
 }
