@@ -3,10 +3,12 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -185,15 +187,40 @@ func TestHeadCommand(t *testing.T) {
 	if err := runHeadCommand(t.Context(), []string{"/nonexistent/push"}, line); err == nil {
 		t.Error("there is no program, and no error")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	fifo := filepath.Join(t.TempDir(), "alive") // a child that goes on would write there
-	err = runHeadCommand(ctx, []string{"/bin/sh", "-c", "(sleep 1; echo > " + fifo + ") & sleep 60"}, line)
-	if err == nil || !strings.Contains(err.Error(), "took too long") {
+	// Everything that it starts has alive open, whose end is read when nobody has.
+	alive := filepath.Join(t.TempDir(), "alive")
+	if err := syscall.Mkfifo(alive, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- runHeadCommand(ctx, []string{"/bin/sh", "-c", "exec 3>" + alive + "; sleep 3600 & echo begun >&3; sleep 3600"}, line)
+	}()
+	reader, err := os.Open(alive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	begun := make([]byte, len("begun\n"))
+	if _, err := io.ReadFull(reader, begun); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "took too long") {
 		t.Errorf("what hangs: %v", err)
 	}
-	time.Sleep(1500 * time.Millisecond)
-	if _, err := os.Stat(fifo); err == nil {
+	gone := make(chan error, 1)
+	go func() {
+		_, err := reader.Read(begun)
+		gone <- err
+	}()
+	select {
+	case err := <-gone:
+		if err != io.EOF {
+			t.Errorf("reading on: %v", err)
+		}
+	case <-time.After(time.Minute):
 		t.Error("what it started goes on")
 	}
 }

@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -84,6 +86,12 @@ func eventuallyInside(t *testing.T, what string, so func() bool) {
 			t.Fatalf("%s: never", what)
 		}
 	}
+}
+
+// stacks is where every goroutine of the process is.
+func stacks() string {
+	buffer := make([]byte, 1<<22)
+	return string(buffer[:runtime.Stack(buffer, true)])
 }
 
 // dense puts entries into acme that have a word in as many places as may be.
@@ -174,7 +182,11 @@ func TestCapturesMakeWay(t *testing.T) {
 		l.must(l.op().AddTenant(l.desk.ctx, &operatorv1.AddTenantRequest{Name: "between"}))
 		changed <- done.Load()
 	}()
-	time.Sleep(10 * time.Millisecond) // so that it waits, too; sooner or later is the same
+	eventuallyInside(t, "the operator waits, too", func() bool {
+		return slices.ContainsFunc(strings.Split(stacks(), "\n\n"), func(stack string) bool {
+			return strings.Contains(stack, "operator.AddTenant(") && strings.Contains(stack, "sync.(*Mutex).Lock")
+		})
+	})
 	l.changing.mu.Unlock()
 	collected := make(chan bool)
 	go func() {

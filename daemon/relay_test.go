@@ -441,6 +441,7 @@ func TestCountersAreExactAfterACrash(t *testing.T) {
 			applyRules(t, d, policyDoc("audit: "+audit+", ", `{limits: {max_tool_calls: 1000000, budget: {max_cost: 1000000, cost_per_call: 0.000001}}}`))
 			var said atomic.Uint64
 			for round, life := range []time.Duration{200, 1100} { // the vault is written each second
+				before := len(d.Entries("call"))
 				var callers sync.WaitGroup
 				for range 4 {
 					r := relayOf(t, run, "srv")
@@ -457,6 +458,7 @@ func TestCountersAreExactAfterACrash(t *testing.T) {
 						}
 					})
 				}
+				eventually(t, "calls are in the log", func() bool { return len(d.Entries("call")) > before })
 				time.Sleep(life * time.Millisecond)
 				d.Kill()
 				callers.Wait()
