@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -42,41 +43,24 @@ type knowledgeLine struct {
 	at uint64 // where it stands in an import
 }
 
+// entry is what the line says, without its id and what it supersedes: these may be
+// others here. now is in Unix milliseconds; nothing was captured after it.
+func (l *knowledgeLine) entry(now int64) knowledgeEntry {
+	return knowledgeEntry{
+		Tenant: l.Tenant, Kind: l.Kind, Title: l.Title, Text: l.Text, Tags: l.Tags,
+		Created: min(cmp.Or(l.Created, now), now), Subject: l.Subject,
+	}
+}
+
 // importing is one import that is going on.
 type importing struct {
 	o      operator
 	tenant string
 	dry    bool
-	ids    map[string]string // those of the file that became others
 	lines  uint64
-	added  uint64
-	kept   uint64
-	forgot uint64   // lines whose entry was forgotten here
-	would  imported // by all pieces of a dry run
-}
-
-// imported is what an import adds: of each entry the tenant, and what it says, as long
-// as none of these takes its place.
-type imported struct {
-	tenants map[string]string
-	says    map[string]entryDigest
-	current map[entryDigest]string
-	old     map[string]bool // of others: what these take the place of
-}
-
-func newImported() imported {
-	return imported{tenants: map[string]string{}, says: map[string]entryDigest{}, current: map[entryDigest]string{}, old: map[string]bool{}}
-}
-
-func (i *imported) add(e knowledgeEntry, digest entryDigest) {
-	i.tenants[e.ID], i.says[e.ID], i.current[digest] = e.Tenant, digest, e.ID
-	if e.Supersedes == "" {
-		return
-	}
-	i.old[e.Supersedes] = true
-	if was, ok := i.says[e.Supersedes]; ok && i.current[was] == e.Supersedes {
-		delete(i.current, was)
-	}
+	count  [fates]uint64     // of them that say something
+	ids    map[string]string // those of the file that became others
+	would  imported          // what all pieces of a dry run add
 }
 
 // maxImportIDs is how many ids of one import may become others.
@@ -107,7 +91,7 @@ func (o operator) ImportKnowledge(stream grpc.BidiStreamingServer[operatorv1.Imp
 		if err := im.piece(stream.Context(), req.GetLines()); err != nil {
 			return err
 		}
-		if err := stream.Send(&operatorv1.ImportKnowledgeResponse{Lines: im.lines, Added: im.added, Existed: im.kept, Forgotten: im.forgot}); err != nil {
+		if err := stream.Send(&operatorv1.ImportKnowledgeResponse{Lines: im.lines, Added: im.count[isAdded], Existed: im.count[isThere], Forgotten: im.count[wasForgotten]}); err != nil {
 			return err
 		}
 	}
@@ -119,7 +103,6 @@ func (im *importing) piece(ctx context.Context, lines []byte) error {
 	if len(lines) > wire.MaxImportPiece {
 		return refuse("at most %d KiB of lines in one message", wire.MaxImportPiece>>10)
 	}
-	d := im.o.d
 	var parsed []knowledgeLine
 	for line := range bytes.Lines(lines) {
 		im.lines++
@@ -137,12 +120,7 @@ func (im *importing) piece(ctx context.Context, lines []byte) error {
 		one.at = im.lines
 		parsed = append(parsed, one)
 	}
-	added, kept, forgot := im.added, im.kept, im.forgot
-	err := d.mutate(ctx, func(st *state) (change, error) { return im.plan(ctx, st, parsed) })
-	if err != nil {
-		im.added, im.kept, im.forgot = added, kept, forgot
-	}
-	return err
+	return im.o.d.mutate(ctx, func(st *state) (change, error) { return im.plan(ctx, st, parsed) })
 }
 
 // parseLine reads one line, of which every reader has to see the same: no member
@@ -213,10 +191,10 @@ func (im *importing) check(one *knowledgeLine) error {
 // entry's here: the same each time, so that an import that is begun anew finds it, also
 // where it was superseded or forgotten since. Whoever sees it learns nothing of what
 // the entry says: it depends on a key of the vault.
-func (im *importing) become(one knowledgeLine, digest entryDigest) string {
+func (im *importing) become(id string, digest entryDigest) string {
 	key := *im.o.d.correlate.Load()
 	mac := hmac.New(sha256.New, key[:])
-	for _, part := range [][]byte{[]byte("sb/memory/import/v1"), []byte(one.ID), digest[:]} {
+	for _, part := range [][]byte{[]byte("sb/memory/import/v1"), []byte(id), digest[:]} {
 		mac.Write([]byte{byte(len(part))})
 		mac.Write(part)
 	}
@@ -227,19 +205,7 @@ func (im *importing) become(one knowledgeLine, digest entryDigest) string {
 	return string(sum[:16])
 }
 
-// rename remembers what an id of the file became.
-func (im *importing) rename(id, became string) error {
-	if id == "" || id == became {
-		delete(im.ids, id)
-		return nil
-	}
-	if im.ids[id] = became; len(im.ids) > maxImportIDs {
-		return refuse("line %d: more than %d ids of one import are those of other entries here", im.lines, maxImportIDs)
-	}
-	return nil
-}
-
-// plan is the change that adds what is not there.
+// plan is the change that adds what is not there. An error ends the import.
 func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine) (change, error) {
 	d := im.o.d
 	if err := d.needAuth(ctx, st, whenRaised); err != nil {
@@ -249,93 +215,33 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 	if err != nil {
 		return change{}, err
 	}
-	now := d.clock.now().UnixMilli()
-	var added []knowledgeEntry
-	counts := map[string]uint64{}
-	these := im.would
-	if !im.dry {
-		these = newImported()
+	m := &merge{
+		tenants: st.tenants, present: st.knowledge, index: ix, these: im.would, ids: im.ids, become: im.become, now: d.clock.now().UnixMilli(),
 	}
-	for _, one := range lines {
-		at := one.at
-		if _, ok := st.tenants[one.Tenant]; !ok {
-			return change{}, &wire.Error{
-				Reason: wire.InvalidArgument, Message: fmt.Sprintf("line %d: no tenant is named %s", at, one.Tenant), Unknown: wire.UnknownTenant, Name: one.Tenant,
-			}
-		}
-		e := knowledgeEntry{
-			ID: one.ID, Tenant: one.Tenant, Kind: one.Kind, Title: one.Title, Text: one.Text, Tags: one.Tags,
-			Created: min(one.Created, now), Subject: one.Subject,
-		}
-		if one.Created == 0 {
-			e.Created = now
-		}
-		digest := e.digest()
-		same, became, forgotten := "", im.become(one, digest), false
-		for _, id := range []string{one.ID, became} {
-			if same != "" || id == "" {
-				continue
-			}
-			if forgotten = st.knowledge.grave(e.Tenant, id); forgotten || st.knowledge.says(id, digest) || these.says[id] == digest && these.tenants[id] != "" {
-				same = id // it is there, current or not, or was
-			}
-		}
-		if same == "" {
-			if same = st.knowledge.same(digest); these.old[same] { // not for long
-				same = ""
-			}
-		}
-		if same == "" {
-			same = these.current[digest]
-		}
-		if same != "" {
-			if forgotten {
-				im.forgot++
-			} else {
-				im.kept++
-			}
-			if err := im.rename(one.ID, same); err != nil {
-				return change{}, err
-			}
-			continue
-		}
-		for _, id := range []string{one.ID, became, newEntryID()} {
-			if _, taken := ix.TenantOf(id); id != "" && !taken && these.tenants[id] == "" {
-				e.ID = id
-				break
-			}
-		}
-		if err := im.rename(one.ID, e.ID); err != nil {
-			return change{}, err
-		}
-		if one.Supersedes != "" {
-			e.Supersedes = one.Supersedes
-			if became := im.ids[one.Supersedes]; became != "" {
-				e.Supersedes = became
-			}
-			older, known := ix.Version(e.Supersedes)
-			tenant, current := older.Tenant, known && older.SupersededBy == ""
-			if of := these.tenants[e.Supersedes]; of != "" {
-				tenant, current = of, true
-			}
-			if !current || tenant != e.Tenant || these.old[e.Supersedes] {
-				return change{}, refuse("line %d: %s, which it supersedes, is no current entry of %s", at, one.Supersedes, e.Tenant)
-			}
-		}
-		these.add(e, digest)
-		counts[e.Tenant]++
-		added = append(added, e)
+	if !im.dry { // what the pieces before have added is present
+		m.these = newImported()
 	}
-	if st.knowledge.entries()+max(len(added), len(im.would.tenants)) > maxEntries {
+	added, count, err := m.all(lines)
+	if err != nil {
+		return change{}, err
+	}
+	if st.knowledge.entries()+len(m.these.tenants) > maxEntries {
 		return change{}, refuse("there can be at most %d entries", maxEntries)
 	}
 	if len(added) > 0 && st.knowledge.full() {
 		return change{}, refuse("the index of the memory takes as much as it may, %d MiB", maxIndex>>20)
 	}
-	im.added += uint64(len(added))
+	for what, n := range count {
+		im.count[what] += n
+	}
 	if len(added) == 0 || im.dry {
 		return change{}, nil
 	}
+	return im.change(ctx, added), nil
+}
+
+// change adds entries, and says so in the log for each tenant.
+func (im *importing) change(ctx context.Context, added []knowledgeEntry) change {
 	c := change{
 		write: func(tx *vault.Tx) error { return putEntries(tx, added) },
 		permit: func(st *state) {
@@ -346,10 +252,14 @@ func (im *importing) plan(ctx context.Context, st *state, lines []knowledgeLine)
 			})
 		},
 	}
+	counts := map[string]uint64{}
+	for _, e := range added {
+		counts[e.Tenant]++
+	}
 	for _, tenant := range slices.Sorted(maps.Keys(counts)) {
 		record := im.o.entry(ctx, kindMemoryImport)
 		record.Tenants, record.Count = []string{tenant}, counts[tenant]
 		c.effects = append(c.effects, record)
 	}
-	return c, nil
+	return c
 }
