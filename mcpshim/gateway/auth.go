@@ -86,30 +86,34 @@ func writeError(w http.ResponseWriter, status int, what, reason string) {
 	_, _ = w.Write(append(body, '\n')) // who has gone has gone
 }
 
-// failed answers a request whose key the daemon did not take. A failed
-// authentication counts against its address; beyond its measure it is told to come
-// later, which says less.
+// failed answers a request whose key the daemon did not take.
 func (g *Gateway) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if refused, ok := errors.AsType[*Refused](err); ok {
-		if wait := g.rates.take(&g.rates.failures, connOf(r.Context()).address, time.Now()); wait > 0 {
-			later(w, wait, tooManyRequests)
-			return
+		if g.counted(w, r) {
+			refuse(w, refused.Reason)
 		}
-		refuse(w, refused.Reason)
 		return
 	}
 	switch {
 	case errors.Is(err, errSessions):
 		later(w, time.Second, tooManySessions)
-		return
 	case errors.Is(err, errFull):
 		later(w, time.Second, tooManyRequests)
-		return
 	case wire.FromError(err).Reason == wire.RateLimited:
 		later(w, time.Second, tooManyRefusals)
-		return
+	default:
+		unavailable(w, err)
 	}
-	unavailable(w, err)
+}
+
+// counted counts a failed authentication against its address. Beyond the measure of
+// that the request is told to come later, which says less, and it returns false.
+func (g *Gateway) counted(w http.ResponseWriter, r *http.Request) bool {
+	wait := g.rates.take(&g.rates.failures, connOf(r.Context()).address, time.Now())
+	if wait > 0 {
+		later(w, wait, tooManyRequests)
+	}
+	return wait <= 0
 }
 
 // present takes the key out of a request, and everything out of it that claims to
@@ -123,9 +127,7 @@ func (g *Gateway) present(w http.ResponseWriter, r *http.Request, route string) 
 		return key, p
 	}
 	connOf(r.Context()).judged(false)
-	// What was refused is told to the daemon within the measure of the address alone.
-	if wait := g.rates.take(&g.rates.failures, connOf(r.Context()).address, time.Now()); wait > 0 {
-		later(w, wait, tooManyRequests)
+	if !g.counted(w, r) { // nor is the daemon told of it
 		return nil, p
 	}
 	done, err := g.rates.turn(r.Context(), connOf(r.Context()).address)

@@ -20,9 +20,8 @@ func (g *Gateway) ask(ctx context.Context, key []byte, do func() error) error {
 		defer done()
 	}
 	err := do()
-	_, refused := errors.AsType[*Refused](err)
 	switch {
-	case refused:
+	case isRefused(err):
 		g.rates.doubt(hash)
 		connOf(ctx).judged(false)
 	case err == nil || errors.Is(err, ErrOtherKey):
@@ -36,61 +35,86 @@ func (g *Gateway) ask(ctx context.Context, key []byte, do func() error) error {
 	return err
 }
 
-// check judges a key of which no run is wanted.
-func (g *Gateway) check(ctx context.Context, key []byte, p Presented) error {
-	return g.ask(ctx, key, func() error { return g.config.Keys.Check(ctx, key, p) })
+// isRefused says whether an error means that a key is not good.
+func isRefused(err error) bool {
+	_, refused := errors.AsType[*Refused](err)
+	return refused
 }
 
-// authenticate has the key of a request judged: for the run of the session, or for
-// another one if that is over, or, without a session, alone.
+// authenticate has the key of a request judged: under the run of its session, or, where
+// that is over, for another one, or, without a session, alone. With another key than the
+// session's nobody has a session: ErrOtherKey is the best that comes of it.
 func (g *Gateway) authenticate(ctx context.Context, s *session, key []byte, p Presented) error {
 	if s == nil {
 		return g.check(ctx, key, p)
 	}
 	own := s.is(hashOf(key))
-	run := s.current()
-	if run != nil {
-		err := g.ask(ctx, key, func() error { return run.Authenticate(ctx, key, p) })
-		_, refused := errors.AsType[*Refused](err)
-		switch {
-		case refused && own:
-			g.forget(s)
-			s.stop()
-			return err
-		case err == nil && !own:
-			return ErrOtherKey
-		case err == nil, refused, !own && errors.Is(err, ErrOtherKey):
-			return err
-		case errors.Is(err, ErrOtherKey): // the run ended, and we have not heard of it yet
-			run.Close()
-		case s.current() != nil:
-			return err
+	err := g.underRun(ctx, s, own, key, p)
+	if errors.Is(err, errNoRun) {
+		if own {
+			err = g.reopen(ctx, s, key, p)
+		} else {
+			err = g.check(ctx, key, p)
 		}
 	}
-	if !own {
-		if err := g.check(ctx, key, p); err != nil {
-			return err
-		}
+	switch {
+	case !own && err == nil:
 		return ErrOtherKey
+	case own && isRefused(err):
+		g.end(s)
 	}
+	return err
+}
+
+// check judges a key of which no run is wanted.
+func (g *Gateway) check(ctx context.Context, key []byte, p Presented) error {
+	return g.ask(ctx, key, func() error { return g.config.Keys.Check(ctx, key, p) })
+}
+
+// errNoRun says that a session has no open run.
+var errNoRun = errors.New("there is no open run")
+
+// underRun judges a key under the open run of a session. own says that it is the
+// session's key.
+func (g *Gateway) underRun(ctx context.Context, s *session, own bool, key []byte, p Presented) error {
+	run := s.current()
+	if run == nil {
+		return errNoRun
+	}
+	err := g.ask(ctx, key, func() error { return run.Authenticate(ctx, key, p) })
+	switch {
+	case own && errors.Is(err, ErrOtherKey): // the run ended, and we have not heard of it yet
+		run.Close()
+		return errNoRun
+	case err == nil, isRefused(err), errors.Is(err, ErrOtherKey): // it was judged
+		return err
+	case s.current() == nil: // what went wrong is that it ended
+		return errNoRun
+	}
+	return err
+}
+
+// reopen brings a session another run of its key, in place of one that is over.
+func (g *Gateway) reopen(ctx context.Context, s *session, key []byte, p Presented) error {
+	var run Run
 	err := g.ask(ctx, key, func() (err error) {
 		run, err = g.config.Keys.Open(ctx, key, p)
 		return err
 	})
-	if err != nil {
-		if _, refused := errors.AsType[*Refused](err); refused {
-			g.forget(s)
-			s.stop()
-		}
+	if err != nil || run.KeyID() == s.keyID && s.bring(run) {
 		return err
 	}
-	if run.KeyID() != s.keyID || !s.bring(run) {
-		run.Close()
-		if s.current() == nil {
-			return errOver
-		}
+	run.Close()
+	if s.current() == nil {
+		return errOver
 	}
-	return nil
+	return nil // another request has brought one
+}
+
+// end ends a session: nobody finds it any more, and it answers what is in flight.
+func (g *Gateway) end(s *session) {
+	g.forget(s)
+	s.stop()
 }
 
 // slot is the session that requests of one key share. Whoever finds it empty fills
@@ -211,8 +235,7 @@ func (g *Gateway) makePlace(ctx context.Context, hash keyHash) bool {
 	if left == nil {
 		return false
 	}
-	g.forget(left)
-	left.stop()
+	g.end(left)
 	select {
 	case <-left.ended:
 	case <-ctx.Done():

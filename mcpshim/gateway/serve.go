@@ -128,11 +128,9 @@ func (g *Gateway) serveMCP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case ambiguous(r.Header):
-		if err := g.check(r.Context(), key, p); err != nil {
-			g.failed(w, r, err)
-			return
+		if g.good(w, r, key, p) {
+			writeError(w, http.StatusBadRequest, "bad_request", "")
 		}
-		writeError(w, http.StatusBadRequest, "bad_request", "")
 	case r.Method == http.MethodPost:
 		g.post(w, r, key, p)
 	case route == Stateful && (r.Method == http.MethodGet || r.Method == http.MethodDelete):
@@ -140,20 +138,26 @@ func (g *Gateway) serveMCP(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case s == nil:
 		case r.Method == http.MethodDelete:
-			g.forget(s)
-			s.stop()
+			g.end(s)
 			w.WriteHeader(http.StatusNoContent)
 		default:
 			g.listen(w, r, s)
 		}
 	default:
-		if err := g.check(r.Context(), key, p); err != nil {
-			g.failed(w, r, err)
-			return
+		if g.good(w, r, key, p) {
+			w.Header().Set("Allow", "GET, POST, DELETE")
+			writeError(w, http.StatusMethodNotAllowed, "method_not_allowed", "")
 		}
-		w.Header().Set("Allow", "GET, POST, DELETE")
-		writeError(w, http.StatusMethodNotAllowed, "method_not_allowed", "")
 	}
+}
+
+// good judges the key of a request that comes to nothing. False: it is answered.
+func (g *Gateway) good(w http.ResponseWriter, r *http.Request, key []byte, p Presented) bool {
+	err := g.check(r.Context(), key, p)
+	if err != nil {
+		g.failed(w, r, err)
+	}
+	return err == nil
 }
 
 // ambiguous says whether a header that means something here is there more than once:
@@ -179,10 +183,7 @@ func (g *Gateway) resume(w http.ResponseWriter, r *http.Request, key []byte, p P
 	case err == nil && id == "":
 		writeError(w, http.StatusBadRequest, "session_required", "")
 		return nil
-	case errors.Is(err, ErrOtherKey), err == nil && s == nil:
-		writeError(w, http.StatusNotFound, "session_not_found", "")
-		return nil
-	case errors.Is(err, errOver):
+	case errors.Is(err, ErrOtherKey), errors.Is(err, errOver), err == nil && s == nil:
 		writeError(w, http.StatusNotFound, "session_not_found", "")
 		return nil
 	case err != nil:
@@ -276,8 +277,7 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request, key []byte, p Pre
 	}
 	w.Header().Set(headerSession, id)
 	if !g.call(w, r, s, m, about, p.Route) {
-		g.forget(s)
-		s.stop()
+		g.end(s)
 	}
 }
 
