@@ -18,7 +18,8 @@
 //	gateway.go   configuration, listening, draining     auth.go      keys, 401 and 503, who may ask at all
 //	serve.go     one HTTP request                       judge.go     its key, and the session that it belongs to
 //	limit.go     how often, how much, how many          conn.go      connections, and which of them make room
-//	session.go   one session and its lines              answer.go    JSON and event streams out
+//	session.go   one session, from its run to its end   exchange.go  the requests that are open in it
+//	lines.go     what its shim writes, and to whom      answer.go    JSON and event streams out
 //	message.go   messages, read and written again       daemon.go    the daemon and the shims behind it
 package gateway
 
