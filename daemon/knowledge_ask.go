@@ -25,34 +25,45 @@ const causeScopeChanged = "SCOPE_CHANGED"
 // every tenant.
 const causeAllTenants = "ALL_TENANTS"
 
-// recollection is one request about the memory on the release path: parsed, then
-// judged for its whole scope, and only then carried out, with the scope that was
-// granted and nothing else.
+// recollection is one request about the memory on the release path. What comes when
+// is the same for all of them:
+//
+//	recall     what is asked, and of which tenants; what is malformed ends here
+//	decide     the whole scope is granted, or nothing is done
+//	carryOut   the handler, with the granted scope and nothing else: it finds, reads
+//	           rows, and what is in no tenant of the scope is left out once more
+//	take       judged again, in the place of its entry in the log
+//	tell       the entry
+//	answer     what the caller is told, once the entry is durable
 type recollection struct {
-	d      *Daemon
-	r      *run
+	d *Daemon
+	r *run
+
+	// What is asked.
 	action grants.Action
 	tool   string   // of the shim's, which its ceiling has to list
 	named  []string // tenants, as the caller named them
 	single bool     // it is about one entry, whose tenant the caller did not name
 	entry  audit.Entry
 
-	// unready is why the entry that it is about could not be looked for.
-	unready error
+	// Why it cannot be carried out although it is granted.
+	unready error            // the entry that it is about could not be looked for
+	barred  *grants.Decision // it is refused; nil: it is not
 
-	work context.Context // ends with who asks, and with the memory
-	turn bool            // it has one: see turns
-	read int             // bytes of texts, so far
-
-	granted []string // what it was carried out for
-	from    *knowledge
-	cuts    uint64           // of granted, when it was carried out
-	cause   string           // of what was allowed; empty: there is nothing to say
-	stored  string           // the entry that was there already; empty: it is not about that
-	barred  *grants.Decision // why it is refused although it is granted; nil: it is not
+	// What it is carried out with.
 	carried bool
-	count   uint64
-	bytes   int64
+	granted []string // the scope
+	from    *knowledge
+	cuts    uint64          // of granted, at the beginning
+	work    context.Context // ends with who asks, and with the memory
+	turn    bool            // it has one: see turns
+	read    int             // bytes of texts, so far
+
+	// What came of it, for the entry.
+	count  uint64
+	bytes  int64
+	cause  string // of what was allowed; empty: there is nothing to say
+	stored string // the entry that was there already; empty: it is not about that
 }
 
 // recall makes a request about tenants. Those that are named have to be names.
@@ -65,96 +76,32 @@ func tenantsNamed(tenants []string) bool {
 	return len(tenants) <= wire.MaxTenantsNamed && !slices.ContainsFunc(tenants, func(name string) bool { return grants.CheckName(name) != nil })
 }
 
-// malformed records a request that is no good, and says which argument is not, and
-// what it has to be.
-func (c *recollection) malformed(ctx context.Context, wrong *wrongField) error {
-	c.entry.Tool, c.entry.KeyID = c.tool, c.r.key
-	if err := c.d.malformed(ctx, c.r.peer, c.entry); wire.FromError(err).Reason != wire.InvalidArgument {
-		return err
-	}
-	return wire.Invalid(wrong.field, wrong.rule)
-}
-
-// What arguments of requests have to be.
-var (
-	wrongTenant     = &wrongField{"tenant", "tenant is the name of one: letters, digits, '.', '_' or '-'"}
-	wrongTenants    = &wrongField{"tenants", fmt.Sprintf("tenants are at most %d names: letters, digits, '.', '_' or '-'", wire.MaxTenantsNamed)}
-	wrongKinds      = &wrongField{"kinds", "kinds are " + strings.Join(entryKinds, ", ")}
-	wrongLimit      = &wrongField{"limit", fmt.Sprintf("limit is a number from 1 to %d", wire.MaxHits)}
-	wrongSince      = &wrongField{"since", "since is a moment after 1970"}
-	wrongBefore     = &wrongField{"before", "before is the id of an entry: 16 letters and digits"}
-	wrongEntry      = &wrongField{"entryId", "entryId is the id of an entry: 16 letters and digits"}
-	wrongSuperseded = &wrongField{"supersedes", "supersedes is the id of a current entry of the same tenant; read the history of that one, and supersede the version that is current"}
-)
-
-// wrongQuery says what is wrong with a query.
-func wrongQuery(err error) *wrongField {
-	return &wrongField{"query", err.Error()}
-}
-
-// answerFrom carries the request out by handle, which is told the granted scope, and
-// returns the answer that handle made, once its entry is durable.
+// answerFrom sees a request through, and returns the answer that handle made, once its
+// entry is durable.
 func answerFrom[T proto.Message](ctx context.Context, c *recollection, handle func(ix *memory.Index, scope []string) (T, uint64, error)) (T, error) {
 	var none, made T
-	d := c.d
 	if !c.r.ceiling.Lists(c.tool) {
-		return none, d.refuseTool(ctx, c.r, c.action.String(), c.tool)
+		return none, c.d.refuseTool(ctx, c.r, c.action.String(), c.tool)
 	}
-	a := ask{
+	got, err := c.d.walk(ctx, ask{
 		entry: c.entry, peer: c.r.peer, capability: c.action.String(),
+		over:   func() bool { return c.d.over(c.r) },
 		decide: c.decide,
-		over:   func() bool { return d.over(c.r) },
-		also:   c,
-		open: func(out *opened) error {
-			if c.unready != nil {
-				return c.unready
-			}
-			c.from = d.state().knowledge
-			ix, err := c.from.use()
-			if err != nil {
-				return err
-			}
-			c.cuts = c.from.cutsOf(c.granted)
-			c.carried = true
-			end := c.begin(ctx)
-			defer end()
-			made, c.count, err = handle(ix, c.granted)
-			if err != nil {
-				return err
-			}
-			c.bytes = int64(proto.Size(made))
-			if !shareOf(ctx).grow(c.bytes) {
-				return errUnread
-			}
-			return nil
+		open: func(*opened) error {
+			return c.carryOut(ctx, func(ix *memory.Index, scope []string) (_ proto.Message, n uint64, err error) {
+				made, n, err = handle(ix, scope)
+				return made, n, err
+			})
 		},
+		also: c, // take and tell
+	}, grants.Capability{Action: c.action})
+	if err == nil {
+		err = c.answer(got)
 	}
-	got, err := d.walk(ctx, a, grants.Capability{Action: c.action})
 	if err != nil {
 		return none, err
 	}
-	c.r.count("", got.reason == wire.Allowed, nil)
-	if got.reason == wire.TenantOutOfScope {
-		return none, wire.OutOfScope(c.tool, c.requested(), c.allowed())
-	}
-	if got.reason != wire.Allowed {
-		return none, got.refusal()
-	}
 	return made, nil
-}
-
-// begin begins the work, and returns what ends it.
-func (c *recollection) begin(ctx context.Context) (end func()) {
-	work, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(c.from.life, cancel)
-	c.work, c.turn, c.read = work, false, 0
-	return func() {
-		stop()
-		cancel()
-		if c.turn {
-			c.d.turns.give(payerOf(c.r.peer, c.r.key))
-		}
-	}
 }
 
 // decide judges the whole scope. What was carried out for a scope is handed out only
@@ -181,14 +128,89 @@ func (c *recollection) decide(grants.Capability) grants.Decision {
 	return grants.Decision{Outcome: grants.Allowed, Reason: grants.ReasonAllowed}
 }
 
-// includes reports whether all of part is in whole; both are sorted.
-func includes(whole, part []string) bool {
-	for _, one := range part {
-		if _, found := slices.BinarySearch(whole, one); !found {
-			return false
+// carryOut has a handler do what is asked, in the granted scope.
+func (c *recollection) carryOut(ctx context.Context, handle func(ix *memory.Index, scope []string) (proto.Message, uint64, error)) error {
+	if c.unready != nil {
+		return c.unready
+	}
+	c.from = c.d.state().knowledge
+	ix, err := c.from.use()
+	if err != nil {
+		return err
+	}
+	c.cuts = c.from.cutsOf(c.granted)
+	c.carried = true
+	end := c.begin(ctx)
+	defer end()
+	made, count, err := handle(ix, c.granted)
+	c.count = count
+	if err != nil {
+		return err
+	}
+	c.bytes = int64(proto.Size(made))
+	if !shareOf(ctx).grow(c.bytes) {
+		return errUnread
+	}
+	return nil
+}
+
+// begin begins the work, and returns what ends it.
+func (c *recollection) begin(ctx context.Context) (end func()) {
+	work, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.from.life, cancel)
+	c.work, c.turn, c.read = work, false, 0
+	return func() {
+		stop()
+		cancel()
+		if c.turn {
+			c.d.turns.give(payerOf(c.r.peer, c.r.key))
 		}
 	}
-	return true
+}
+
+// take refuses what was read before something was taken out of one of the tenants:
+// nothing that was forgotten is handed out after that was said.
+func (c *recollection) take(v *verdict) {
+	if c.carried && (c.d.state().knowledge != c.from || c.from.cutsOf(c.granted) != c.cuts) {
+		v.failed, v.reason, v.cause = true, wire.ResourceChanged, causeReplaced
+	}
+}
+
+// tell says in the entry which tenants it is about: those that were searched, or
+// named in vain.
+func (c *recollection) tell(e *audit.Entry, v verdict) {
+	e.Tool = c.tool
+	if v.outcome == grants.Allowed && !v.failed {
+		e.Tenants, e.Count, e.Bytes, e.Disclosed, e.Cause = c.granted, c.count, &c.bytes, disclosedYes, c.cause
+		if c.stored != "" {
+			e.ResourceID = c.stored
+		}
+		if len(e.Tenants) > wire.MaxTenantsNamed { // which only who names none can be about
+			e.Tenants, e.Cause = nil, causeAllTenants
+		}
+		return
+	}
+	if !c.single || c.named[0] != nowhere {
+		e.Tenants = c.requested()
+	}
+}
+
+// The rest of what could be judged beside the grants, and is not.
+func (c *recollection) judge(*verdict)       {}
+func (c *recollection) at(uint64, time.Time) {}
+func (c *recollection) giveBack()            {}
+func (c *recollection) strict() bool         { return true }
+
+// answer is what the caller is told; nil: what the handler made.
+func (c *recollection) answer(got answer) error {
+	c.r.count("", got.reason == wire.Allowed, nil)
+	switch got.reason {
+	case wire.Allowed:
+		return nil
+	case wire.TenantOutOfScope:
+		return wire.OutOfScope(c.tool, c.requested(), c.allowed())
+	}
+	return got.refusal()
 }
 
 // requested are the tenants as the caller named them, those that are the caller's own
@@ -203,37 +225,31 @@ func (c *recollection) allowed() []string {
 	return granted
 }
 
-// The rest of what is judged beside the grants: nothing is.
-func (c *recollection) judge(*verdict)       {}
-func (c *recollection) at(uint64, time.Time) {}
-func (c *recollection) giveBack()            {}
-func (c *recollection) strict() bool         { return true }
-
-// take refuses what was read before something was taken out of one of the tenants:
-// nothing that was forgotten is handed out after that was said.
-func (c *recollection) take(v *verdict) {
-	if c.carried && (c.d.state().knowledge != c.from || c.from.cutsOf(c.granted) != c.cuts) {
-		v.failed, v.reason, v.cause = true, wire.ResourceChanged, causeReplaced
+// malformed records a request that is no good, and says which argument is not, and
+// what it has to be.
+func (c *recollection) malformed(ctx context.Context, wrong *wrongField) error {
+	c.entry.Tool = c.tool
+	if err := c.d.malformed(ctx, c.r.peer, c.entry); wire.FromError(err).Reason != wire.InvalidArgument {
+		return err
 	}
+	return wire.Invalid(wrong.field, wrong.rule)
 }
 
-// tell says in the entry which tenants it is about: those that were searched, or
-// named in vain.
-func (c *recollection) tell(e *audit.Entry, v verdict) {
-	e.Tool, e.KeyID = c.tool, c.r.key
-	if v.outcome == grants.Allowed && !v.failed {
-		e.Tenants, e.Count, e.Bytes, e.Disclosed, e.Cause = c.granted, c.count, &c.bytes, disclosedYes, c.cause
-		if c.stored != "" {
-			e.ResourceID = c.stored
-		}
-		if len(e.Tenants) > wire.MaxTenantsNamed { // which only who names none can be about
-			e.Tenants, e.Cause = nil, causeAllTenants
-		}
-		return
-	}
-	if !c.single || c.named[0] != nowhere {
-		e.Tenants = c.requested()
-	}
+// What arguments of requests have to be.
+var (
+	wrongTenant     = &wrongField{"tenant", "tenant is the name of one: letters, digits, '.', '_' or '-'"}
+	wrongTenants    = &wrongField{"tenants", fmt.Sprintf("tenants are at most %d names: letters, digits, '.', '_' or '-'", wire.MaxTenantsNamed)}
+	wrongKinds      = &wrongField{"kinds", "kinds are " + strings.Join(entryKinds, ", ")}
+	wrongLimit      = &wrongField{"limit", fmt.Sprintf("limit is a number from 1 to %d", wire.MaxHits)}
+	wrongSince      = &wrongField{"since", "since is a moment after 1970"}
+	wrongBefore     = &wrongField{"before", "before is the id of an entry: 16 letters and digits"}
+	wrongEntry      = &wrongField{"entryId", "entryId is the id of an entry: 16 letters and digits"}
+	wrongSuperseded = &wrongField{"supersedes", "supersedes is the id of a current entry of the same tenant; read the history of that one, and supersede the version that is current"}
+)
+
+// wrongQuery says what is wrong with a query.
+func wrongQuery(err error) *wrongField {
+	return &wrongField{"query", err.Error()}
 }
 
 // rows reads entries from the vault, whatever the index says of them: what is in no
@@ -264,6 +280,11 @@ func readEntry(tx *vault.Tx, id string) (knowledgeEntry, error) {
 		return knowledgeEntry{}, err
 	}
 	return decodeEntry(id, row)
+}
+
+// includes reports whether all of part is in whole; both are sorted.
+func includes(whole, part []string) bool {
+	return !slices.ContainsFunc(part, func(one string) bool { return !inScope(whole, one) })
 }
 
 // inScope is the second layer: whatever led here, an entry of another tenant goes

@@ -421,7 +421,7 @@ func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry
 		return c.bar(wire.RateLimited, causeCapturesRate)
 	}
 	record := c.entry
-	record.Action, record.Tool, record.KeyID, record.Tenants = c.action.String(), c.tool, c.r.key, []string{e.Tenant}
+	record.Action, record.Tool, record.Tenants = c.action.String(), c.tool, []string{e.Tenant}
 	record.Decision, record.ReasonCode = decisionAllow, string(wire.Allowed)
 	who := payerOf(c.r.peer, c.r.key)
 	if !d.captures.take(ctx.Done(), who) {
