@@ -204,3 +204,31 @@ func TestKeysAsTheOperatorSeesThem(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// The entry of a key for an open run waits for company: whatever is done under the run
+// is behind it and durable no sooner, and alone it is durable soon.
+func TestAuthBeforeWhatFollows(t *testing.T) {
+	d := daemontest.Start(t)
+	d.AddSubject("worker")
+	d.Put("plan", "x")
+	d.Grant("worker", "read:plan")
+	_, key := mint(t, d, "worker", "", 0)
+	p := gatekeeper.Presented{Route: "stateful"}
+	run, err := gatewayKeys(t, d).Open(t.Context(), bytes.Clone(key), p)
+	must(t, err)
+	defer run.Close()
+	before := d.Seq()
+	for range 20 {
+		must(t, run.Authenticate(t.Context(), bytes.Clone(key), p))
+		_, err := run.Acquire(t.Context(), "plan")
+		must(t, err)
+		var kinds []string
+		for _, e := range d.Since(before, "auth", "acquire") {
+			kinds = append(kinds, e.Kind)
+			before = e.Seq
+		}
+		equal(t, "after the answer", strings.Join(kinds, " "), "auth acquire")
+	}
+	must(t, run.Authenticate(t.Context(), bytes.Clone(key), p))
+	eventually(t, "it is durable without more", func() bool { return len(d.Since(before, "auth")) == 1 })
+}

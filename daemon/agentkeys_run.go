@@ -154,7 +154,13 @@ func (b broker) Authenticate(ctx context.Context, req *brokerv1.AuthenticateRequ
 			r, a.entry.RunID = found, found.id
 		}
 	}
-	if err := d.conclude(ctx, p, a); err != nil {
+	if r != nil && len(a.flags) == 0 {
+		// Whatever is done under the run has its entry behind this one, and waits for both.
+		if going := d.noteGrouped(a.entry); going.err != nil {
+			return nil, going.wait(ctx)
+		}
+		d.keyUse.note(a.key.ID, d.clock.now())
+	} else if err := d.conclude(ctx, p, a); err != nil {
 		return nil, err
 	}
 	if r != nil && d.over(r) { // while the entry was written
@@ -250,14 +256,19 @@ func (d *Daemon) conclude(ctx context.Context, p *peer.Peer, a *authentication, 
 }
 
 // noteEntry gives an entry its place in the log.
-func (d *Daemon) noteEntry(e audit.Entry) noted {
+func (d *Daemon) noteEntry(e audit.Entry) noted { return d.noteAs((*audit.Log).Append, e) }
+
+// noteGrouped is noteEntry for an entry that nobody waits for.
+func (d *Daemon) noteGrouped(e audit.Entry) noted { return d.noteAs((*audit.Log).AppendGrouped, e) }
+
+func (d *Daemon) noteAs(write func(*audit.Log, func(uint64, time.Time) (audit.Entry, error)) (audit.Ticket, error), e audit.Entry) noted {
 	log := d.log()
 	if log == nil {
 		d.unrecorded.Add(1)
 		return noted{err: wire.Deny(wire.AuditFailed)}
 	}
 	n := noted{d: d}
-	n.ticket, n.err = log.Append(func(uint64, time.Time) (audit.Entry, error) { return e, nil })
+	n.ticket, n.err = write(log, func(uint64, time.Time) (audit.Entry, error) { return e, nil })
 	return n
 }
 
