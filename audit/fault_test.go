@@ -350,6 +350,7 @@ func TestStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &disk{}
 		config := testConfig(t)
+		config.WaitLimit = 0
 		l := start(t, config, d)
 		thaw := make(chan struct{})
 		d.fail(func(op string) error {

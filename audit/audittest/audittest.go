@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"subjectbroker/audit"
 	"subjectbroker/audit/verify"
@@ -30,6 +31,7 @@ func Config(t testing.TB) audit.Config {
 	return audit.Config{
 		Dir: filepath.Join(home, "audit"), KeyFile: filepath.Join(home, "audit.key"),
 		SealKey: seal, VaultID: VaultID, Fresh: true,
+		WaitLimit: time.Minute, // a machine where much is tested at once has slow disks
 	}
 }
 
