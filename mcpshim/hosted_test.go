@@ -96,6 +96,7 @@ func judge(ctx context.Context, open *brokerv1.RelayOpen, call *brokerv1.RelayCa
 	case "replayerror":
 		return &brokerv1.RelayVerdict{Replay: []byte(goldenError), ReplayError: true}
 	case "slow":
+		tell(nil)
 		<-ctx.Done()
 		return nil
 	case "large":

@@ -160,7 +160,8 @@ func TestRelayCancel(t *testing.T) {
 	for name, allowed := range map[string]bool{"waiting": false, "just allowed": true} {
 		t.Run(name, func(t *testing.T) {
 			b := workertest.Start(t)
-			b.OnCall(func(ctx context.Context, _ *brokerv1.RelayOpen, _ *brokerv1.RelayCall, _ func(*brokerv1.RelayResponse)) *brokerv1.RelayVerdict {
+			b.OnCall(func(ctx context.Context, _ *brokerv1.RelayOpen, _ *brokerv1.RelayCall, tell func(*brokerv1.RelayResponse)) *brokerv1.RelayVerdict {
+				tell(nil)
 				<-ctx.Done()
 				if allowed {
 					return &brokerv1.RelayVerdict{Forward: true}
@@ -468,8 +469,9 @@ func TestKeeperRelay(t *testing.T) {
 // nothing of it, and it can be begun as every other.
 func TestTryBegin(t *testing.T) {
 	b := workertest.Start(t)
-	b.OnCall(func(ctx context.Context, _ *brokerv1.RelayOpen, c *brokerv1.RelayCall, _ func(*brokerv1.RelayResponse)) *brokerv1.RelayVerdict {
+	b.OnCall(func(ctx context.Context, _ *brokerv1.RelayOpen, c *brokerv1.RelayCall, tell func(*brokerv1.RelayResponse)) *brokerv1.RelayVerdict {
 		if c.GetTool() == "slow" {
+			tell(nil)
 			<-ctx.Done()
 			return nil
 		}

@@ -16,8 +16,9 @@ import (
 
 // Judge decides about one call on a relay, in a goroutine of its own. It may say
 // something through tell before it returns its verdict, whose number is filled in,
-// and after it returned. Nil means that there is no verdict. ctx ends when the call
-// is cancelled.
+// and after it returned; what is said first, also nil, which is not sent, lets the
+// calls behind it be judged. A verdict of nil means that there is none. ctx ends when
+// the call is cancelled.
 type Judge func(ctx context.Context, open *brokerv1.RelayOpen, call *brokerv1.RelayCall, tell func(*brokerv1.RelayResponse)) *brokerv1.RelayVerdict
 
 // relaying is the fake's side of relays.
@@ -267,7 +268,9 @@ func (b *Broker) hearRelay(stream grpc.BidiStreamingServer[brokerv1.RelayRequest
 			judging.Go(func() {
 				defer pass()
 				decide(ctx, judge, open, call, func(message *brokerv1.RelayResponse) {
-					send(message)
+					if message != nil {
+						send(message)
+					}
 					pass()
 				})
 			})
@@ -325,8 +328,8 @@ func (b *Broker) noteOutcome(o *brokerv1.RelayOutcome) {
 }
 
 // slowJudge is how long a Judge may think, without a word, before the calls after it
-// are judged.
-const slowJudge = 20 * time.Millisecond
+// are judged. It is long: a judge that has only just no processor is not overtaken.
+const slowJudge = 10 * time.Second
 
 func decide(ctx context.Context, judge Judge, open *brokerv1.RelayOpen, call *brokerv1.RelayCall, send func(*brokerv1.RelayResponse)) {
 	verdict := &brokerv1.RelayVerdict{Forward: true, ReasonCode: string(wire.Allowed)}
