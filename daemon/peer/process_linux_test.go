@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"subjectbroker/daemon/peer"
 )
@@ -173,10 +174,18 @@ func TestEndSession(t *testing.T) {
 		held.Close()
 	}
 	peer.EndSession(leader)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
 	for _, pid := range pids {
 		held, err := peer.Hold(pid)
-		if left := err == nil && held.Alive(); left != slices.Contains(outside, pid) {
-			t.Errorf("process %d goes on: %v", pid, left)
+		switch outsider := slices.Contains(outside, pid); {
+		case outsider && (err != nil || !held.Alive()):
+			t.Errorf("process %d of another session has ended: %v", pid, err)
+		case !outsider && err == nil:
+			held.Wait(ctx) // who was killed may take a moment to end
+			if held.Alive() {
+				t.Errorf("process %d goes on", pid)
+			}
 		}
 		held.Close()
 	}
