@@ -92,7 +92,7 @@ func (c *hostedCall) readMeta(raw []byte) {
 	for _, m := range members {
 		switch {
 		case m.Key == "progressToken":
-			if m.Raw[0] == '"' || m.Raw[0] >= '0' && m.Raw[0] <= '9' || m.Raw[0] == '-' {
+			if strict.ValidID(m.Raw) { // it is said again with each piece of progress
 				c.token = m.Raw
 			}
 		case strings.HasPrefix(m.Key, protocolPrefix):

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -490,4 +491,156 @@ func TestHalfClosed(t *testing.T) {
 		t.Errorf("%d", got)
 	}
 	s.settles(id)
+}
+
+// Another spelling of a path is another path: what guards one before the gateway may
+// not know that they are the same.
+func TestAnotherSpelling(t *testing.T) {
+	s := start(t, Limits{})
+	id := s.open()
+	for path, want := range map[string]int{"/mcp": 200, "/mcp?a=b": 200, "/%6dcp": 404, "/mcp%2f": 404, "/mcp/": 404, "//mcp": 404, "/x/../mcp": 404} {
+		request := head("POST", path, string(goodKey), "Mcp-Session-Id: "+id, fmt.Sprintf("Content-Length: %d", len(aPing))) + "\r\n" + aPing
+		if _, from := s.raw(request); status(t, from) != want {
+			t.Errorf("%s is not answered with %d", path, want)
+		}
+	}
+	if _, from := s.raw("GET /%68ealthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"); status(t, from) != 404 {
+		t.Error("/%68ealthz is found")
+	}
+}
+
+// A progress token is said again with each piece of progress, and is no larger than an
+// id.
+func TestProgressTokens(t *testing.T) {
+	s := start(t, Limits{})
+	id := s.open()
+	for token, want := range map[string]int{
+		`1`: 200, `"a"`: 200, `"` + strings.Repeat("a", 4000) + `"`: 200, `null`: 200,
+		`{"a":1}`: 400, `[1]`: 400, `true`: 400, `"` + strings.Repeat("a", 5000) + `"`: 400,
+	} {
+		got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"progress","params":{"_meta":{"progressToken":`+token+`}}}`, "Mcp-Session-Id", id)
+		if got.status != want {
+			t.Errorf("%.10s: %d %.200s", token, got.status, got.body)
+		}
+	}
+}
+
+// Where more requests are open than may be, the connection with most of them goes:
+// first one that has shown no good key, and none that has only one.
+func TestBusiestConnectionMakesRoom(t *testing.T) {
+	type opened struct {
+		address  string
+		good     bool
+		requests int
+		goes     bool
+	}
+	for name, tt := range map[string]struct {
+		limits Limits
+		conns  []opened
+	}{
+		"as many as there may be":         {Limits{Requests: 8, AddressRequests: 4}, []opened{{"a", false, 4, false}, {"b", false, 4, false}}},
+		"too many of one address":         {Limits{Requests: 80, AddressRequests: 4}, []opened{{"a", false, 2, false}, {"b", false, 3, false}, {"a", false, 3, true}}},
+		"there those of good keys do not": {Limits{Requests: 80, AddressRequests: 4}, []opened{{"a", true, 9, false}, {"a", false, 4, false}, {"a", true, 3, false}}},
+		"too many of all":                 {Limits{Requests: 8, AddressRequests: 8}, []opened{{"a", true, 5, false}, {"b", false, 3, true}, {"c", false, 1, false}}},
+		"of good keys alone":              {Limits{Requests: 8, AddressRequests: 8}, []opened{{"a", true, 3, false}, {"b", true, 5, true}, {"c", false, 1, false}}},
+		"one each":                        {Limits{Requests: 2, AddressRequests: 1}, []opened{{"a", false, 1, false}, {"a", false, 1, false}, {"a", true, 1, false}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRates(tt.limits.withDefaults())
+			var conns []*countedConn
+			var done []func()
+			for _, one := range tt.conns {
+				ours, theirs := net.Pipe()
+				defer theirs.Close()
+				c := &countedConn{Conn: ours, rates: r, address: one.address, good: one.good}
+				conns = append(conns, c)
+				if !r.enter(c) {
+					t.Fatal("it is not let in")
+				}
+				for range one.requests {
+					done = append(done, c.ask())
+				}
+			}
+			for i, c := range conns {
+				r.mu.Lock()
+				gone := !r.conns[c]
+				r.mu.Unlock()
+				if gone != tt.conns[i].goes {
+					t.Errorf("%+v has gone: %t", tt.conns[i], gone)
+				}
+			}
+			for _, end := range done {
+				end()
+			}
+			if r.asking != 0 {
+				t.Errorf("%d are counted when all have ended", r.asking)
+			}
+			for i, c := range conns {
+				if !tt.conns[i].goes {
+					c.Close()
+				}
+			}
+		})
+	}
+}
+
+// A client of HTTP/2 that does not end its headers is hung up on, and one connection
+// takes no more than it was told.
+func TestHTTP2Bounds(t *testing.T) {
+	inside := httptest.NewUnstartedServer(nil)
+	inside.StartTLS()
+	defer inside.Close()
+	g, err := New(Config{Keys: &fakeKeys{}, Session: echo, Limits: Limits{SlowHeader: time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Serve(ctx, &tls.Config{Certificates: inside.TLS.Certificates}, l) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	conn, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience)) // that of a connection always works
+	const settings, headers = 4, 1
+	frame := func(kind byte, stream uint32, payload string) string {
+		n := len(payload)
+		return string(binary.BigEndian.AppendUint32([]byte{byte(n >> 16), byte(n >> 8), byte(n), kind, 0}, stream)) + payload
+	}
+	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+frame(settings, 0, "")+frame(headers, 1, "\x82")); err != nil { // :method: GET, and no end of headers
+		t.Fatal(err)
+	}
+	told := map[uint16]uint32{}
+	for from := bufio.NewReader(conn); ; {
+		var start [9]byte
+		if _, err := io.ReadFull(from, start[:]); err != nil {
+			if ne, ok := err.(net.Error); ok && ne.Timeout() {
+				t.Error("headers that do not end keep their connection")
+			}
+			break
+		}
+		payload := make([]byte, int(start[0])<<16|int(start[1])<<8|int(start[2]))
+		if _, err := io.ReadFull(from, payload); err != nil {
+			break
+		}
+		for ; start[3] == settings && len(payload) >= 6; payload = payload[6:] {
+			told[binary.BigEndian.Uint16(payload)] = binary.BigEndian.Uint32(payload[2:])
+		}
+	}
+	for id, want := range map[uint16]uint32{3: streamsOfConnection, 4: unreadOfConnection, 5: frameSize} {
+		if told[id] != want {
+			t.Errorf("setting %d is %d, want %d", id, told[id], want)
+		}
+	}
 }

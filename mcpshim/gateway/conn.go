@@ -42,6 +42,9 @@ func (r *rates) enter(c *countedConn) bool {
 
 // drop counts a connection no longer. The caller holds mu.
 func (r *rates) drop(c *countedConn) {
+	if r.conns[c] {
+		r.asking -= c.asking
+	}
 	delete(r.conns, c)
 	delete(r.addresses[c.address], c)
 	if len(r.addresses[c.address]) == 0 {
@@ -101,15 +104,61 @@ func (c *countedConn) before(other *countedConn) bool {
 
 // ask counts a request on the connection as open until done.
 func (c *countedConn) ask() (done func()) {
-	c.rates.mu.Lock()
-	defer c.rates.mu.Unlock()
+	r := c.rates
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	c.asking++
+	if r.conns[c] {
+		r.asking++
+	}
+	if busiest := r.tooBusy(c); busiest != nil {
+		r.drop(busiest)
+		go func() { _ = busiest.Close() }() // its requests end with it
+	}
 	return func() {
-		c.rates.mu.Lock()
-		defer c.rates.mu.Unlock()
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		c.asking--
+		if r.conns[c] {
+			r.asking--
+		}
 		c.used = time.Now()
 	}
+}
+
+// tooBusy is the connection that has to go for a request on c; nil when there is room.
+// A client of HTTP/2 has many requests on one connection, each with its headers, and
+// keeps them all open by taking no answers. The caller holds mu.
+func (r *rates) tooBusy(c *countedConn) *countedConn {
+	if !c.good && c.asking > 1 { // one each is as many as there may be connections
+		strangers := 0
+		for other := range r.addresses[c.address] {
+			if !other.good {
+				strangers += other.asking
+			}
+		}
+		if strangers > r.limits.AddressRequests {
+			return busiest(r.addresses[c.address], false)
+		}
+	}
+	if r.asking <= r.limits.Requests {
+		return nil
+	}
+	if stranger := busiest(r.conns, false); stranger != nil {
+		return stranger
+	}
+	return busiest(r.conns, true)
+}
+
+// busiest is the connection on which most requests are open, and more than one: of
+// those that have shown a good key, or of the others.
+func busiest(among map[*countedConn]bool, good bool) (most *countedConn) {
+	for c := range among {
+		if c.good == good && c.asking > 1 && (most == nil || c.asking > most.asking) {
+			most = c
+		}
+	}
+	return most
 }
 
 // judged notes what came of a key.

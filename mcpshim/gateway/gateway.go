@@ -171,6 +171,7 @@ func (g *Gateway) Serve(ctx context.Context, secure *tls.Config, listeners ...ne
 			ReadHeaderTimeout: g.limits.SlowHeader,
 			IdleTimeout:       idleConnection,
 			MaxHeaderBytes:    g.limits.Header,
+			HTTP2:             g.http2(),
 			// OPTIONS * is nothing that we answer either.
 			DisableGeneralOptionsHandler: true,
 			// The library would write what clients send.
@@ -193,6 +194,28 @@ func (g *Gateway) Serve(ctx context.Context, secure *tls.Config, listeners ...ne
 	}
 	g.drain(servers)
 	return err
+}
+
+// Bounds of one connection of HTTP/2, whatever its client is.
+const (
+	streamsOfConnection = 128
+	unreadOfConnection  = 256 << 10 // bytes of bodies that nobody has read yet
+	frameSize           = 16 << 10  // bytes; the smallest that there may be
+)
+
+// http2 is what holds for HTTP/2 alone. The library has no bound on the time for
+// headers there, but asks whether a client is there that has sent nothing whole for
+// long: one in the middle of its headers cannot answer.
+func (g *Gateway) http2() *http.HTTP2Config {
+	return &http.HTTP2Config{
+		MaxConcurrentStreams:          streamsOfConnection,
+		MaxReadFrameSize:              frameSize,
+		MaxReceiveBufferPerConnection: unreadOfConnection,
+		MaxReceiveBufferPerStream:     unreadOfConnection,
+		SendPingTimeout:               g.limits.SlowHeader,
+		PingTimeout:                   g.limits.SlowHeader,
+		WriteByteTimeout:              g.limits.Slow,
+	}
 }
 
 // drain ends the sessions, which answer what is in flight, then the connections.

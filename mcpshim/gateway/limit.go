@@ -30,6 +30,11 @@ type Limits struct {
 	// many of one address; default 512. Beyond that a new one takes the place of one on
 	// which no request is open, first of one that has shown no good key.
 	Connections, AddressConnections int
+	// Requests is how many requests may be open on all connections; default 8192.
+	// AddressRequests is how many of one address may be on connections that have shown
+	// no good key; default 1024. Beyond that the connection with most of them is closed,
+	// of all first among those that have shown no good key.
+	Requests, AddressRequests int
 	// KeyRate is how many requests of one key are taken a second; default 100, with
 	// twice that many at once. AddressRate is how many with keys that have not been
 	// good within a day are taken of one address; default 400, with twice that many at
@@ -67,6 +72,8 @@ func (l Limits) withDefaults() Limits {
 		Streams:            cmp.Or(l.Streams, 64),
 		Connections:        cmp.Or(l.Connections, DefaultConnections),
 		AddressConnections: cmp.Or(l.AddressConnections, 512),
+		Requests:           cmp.Or(l.Requests, 8192),
+		AddressRequests:    cmp.Or(l.AddressRequests, 1024),
 		KeyRate:            cmp.Or(l.KeyRate, 100),
 		AddressRate:        cmp.Or(l.AddressRate, 400),
 		Failures:           cmp.Or(l.Failures, 1),
@@ -117,6 +124,7 @@ type rates struct {
 	turns     chan struct{}                    // those that the daemon is asked about
 	conns     map[*countedConn]bool            // those that are open
 	addresses map[string]map[*countedConn]bool // the same by address
+	asking    int                              // requests that are open on them
 }
 
 func newRates(limits Limits) *rates {

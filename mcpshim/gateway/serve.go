@@ -57,7 +57,11 @@ func (g *Gateway) handler(known hosts) http.Handler {
 		if r.ContentLength != 0 { // also a body that nobody reads is read to its end, by the library
 			g.unread(w)
 		}
-		switch r.URL.Path {
+		path := r.URL.Path
+		if r.URL.RawPath != "" {
+			path = "" // written in another way, which whoever guards a path before us may not know
+		}
+		switch path {
 		case "/healthz":
 			g.health(w, r)
 		case "/mcp":
@@ -301,6 +305,9 @@ func (g *Gateway) message(w http.ResponseWriter, r *http.Request, limit int64) (
 	if !ok {
 		return nil, about, release, bad(m.ID, strict.CodeInvalidParams, "invalid params: _meta is not an object", nil)
 	}
+	if token := about.get(progressToken); token != nil && !strict.ValidID(token) && string(token) != "null" { // it is said again with each piece of progress
+		return nil, about, release, bad(m.ID, strict.CodeInvalidParams, "invalid params: the progress token is neither a string nor a number", nil)
+	}
 	if code, text, data := agrees(r.Header, m, about); code != 0 {
 		return nil, about, release, bad(m.ID, code, text, data)
 	}
@@ -436,6 +443,22 @@ func agrees(header http.Header, m *strict.Message, about meta) (code int, text s
 // slowest is how fast a body has to come, in bytes a second, once Limits.Slow is over.
 const slowest = 32 << 10
 
+// firstPiece is the room that a body gets before anything of it is there, in bytes.
+const firstPiece = 4 << 10
+
+// hold counts bytes of a body as held, if there is room for them.
+func (g *Gateway) hold(n int64) bool {
+	for {
+		held := g.held.Load()
+		if held+n > g.limits.Held {
+			return false
+		}
+		if g.held.CompareAndSwap(held, held+n) {
+			return true
+		}
+	}
+}
+
 // read reads a body within the limits; a status other than 0 says why it did not.
 func (g *Gateway) read(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, release func(), status int) {
 	var held int64
@@ -453,20 +476,28 @@ func (g *Gateway) read(w http.ResponseWriter, r *http.Request, limit int64) (bod
 		return nil, release, http.StatusRequestEntityTooLarge
 	}
 	control := http.NewResponseController(w)
-	piece := make([]byte, 32<<10)
+	most := limit + 1 // one more than there may be, to see that it ends
+	if r.ContentLength >= 0 {
+		most = r.ContentLength + 1
+	}
 	for begun := time.Now(); ; {
-		// So long altogether, and what a slow line needs for what is here already.
-		_ = control.SetReadDeadline(begun.Add(g.limits.Slow + time.Duration(held)*time.Second/slowest)) // a writer that cannot is a test's
-		n, err := r.Body.Read(piece)
-		if held += int64(n); g.held.Add(int64(n)) > g.limits.Held {
-			g.unread(w)
-			return nil, release, http.StatusServiceUnavailable
+		if len(body) == cap(body) { // what is counted is the room, also for what never comes
+			room := min(max(2*int64(cap(body)), firstPiece), most)
+			if !g.hold(room - held) {
+				g.unread(w)
+				return nil, release, http.StatusServiceUnavailable
+			}
+			held = room
+			body = append(make([]byte, 0, room), body...)
 		}
-		if held > limit {
+		// So long altogether, and what a slow line needs for what is here already.
+		_ = control.SetReadDeadline(begun.Add(g.limits.Slow + time.Duration(len(body))*time.Second/slowest)) // a writer that cannot is a test's
+		n, err := r.Body.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		if int64(len(body)) > limit {
 			g.unread(w)
 			return nil, release, http.StatusRequestEntityTooLarge
 		}
-		body = append(body, piece[:n]...)
 		if errors.Is(err, io.EOF) {
 			_ = control.SetReadDeadline(time.Time{})
 			return body, release, 0
