@@ -62,8 +62,11 @@ func serveHTTP(ctx context.Context, config worker.Config, opts options, stderr i
 		if secure, err = loadCertificates(opts.tlsCert, opts.tlsKey); err != nil {
 			return fail(stderr, wire.ExitFailed, "loading the certificate: "+err.Error(), "")
 		}
+		for _, doubt := range secure.doubts(opts.hosts) {
+			say("%s", doubt)
+		}
 		if !opts.check {
-			defer secure.watch(ctx, say)()
+			defer secure.watch(ctx, opts.hosts, say)()
 		}
 	}
 	if opts.check {

@@ -12,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -589,14 +590,14 @@ func TestServeCertificateChanges(t *testing.T) {
 	var said []string
 	say := func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
 	old := c.current.Load()
-	c.again(false, say)
+	c.again(false, nil, say)
 	if len(said) > 0 || c.current.Load() != old {
 		t.Fatalf("nothing has changed: %q", said)
 	}
 	if err := os.Remove(private); err != nil {
 		t.Fatal(err)
 	}
-	c.again(false, say)
+	c.again(false, nil, say)
 	if len(said) > 0 || c.current.Load() != old {
 		t.Fatalf("in the middle of a change: %q", said)
 	}
@@ -605,15 +606,15 @@ func TestServeCertificateChanges(t *testing.T) {
 	if err := os.Rename(cert+".new", cert); err != nil { // of another key
 		t.Fatal(err)
 	}
-	c.again(false, say)
-	c.again(false, say)
+	c.again(false, nil, say)
+	c.again(false, nil, say)
 	if len(said) != 1 || !strings.Contains(said[0], "the one before goes on") || c.current.Load() != old {
 		t.Fatalf("of another key: %q", said)
 	}
 	if err := os.Rename(filepath.Join(dir, "other.pem"), private); err != nil {
 		t.Fatal(err)
 	}
-	c.again(false, say)
+	c.again(false, nil, say)
 	if len(said) != 2 || !strings.Contains(said[1], "read again") || c.current.Load() == old {
 		t.Fatalf("the right one: %q", said)
 	}
@@ -626,7 +627,7 @@ func TestServeCertificateChanges(t *testing.T) {
 	if err := syscall.Mkfifo(private, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.again(false, say)
+	c.again(false, nil, say)
 	if len(said) != 1 || !strings.Contains(said[0], "is not a file of") {
 		t.Fatalf("a pipe: %q", said)
 	}
@@ -644,11 +645,102 @@ func TestServeCertificateChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		c.again(false, say)
+		c.again(false, nil, say)
 	}
-	c.again(true, say)
+	c.again(true, nil, say)
 	if len(said) != 2 {
 		t.Fatalf("three looks, and asked once: %q", said)
+	}
+}
+
+// A certificate that no client would take now does not take the place of one that is
+// good, but of one that is as bad; and what clients will hold against it is said.
+func TestServeCertificateTimes(t *testing.T) {
+	dir := t.TempDir()
+	cert, private := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	issue := func(host string, from, to time.Duration) {
+		t.Helper()
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{host}, NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(to)}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(
+			os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600),
+			os.WriteFile(private, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), 0o600),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const day = 24 * time.Hour
+	issue("ours.example", -day, day)
+	c, err := loadCertificates(cert, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := []string{"ours.example"}
+	if doubts := c.doubts(hosts); len(doubts) > 0 {
+		t.Errorf("a good one: %q", doubts)
+	}
+	for _, tt := range []struct {
+		name, host string
+		from, to   time.Duration
+		taken      bool
+		says       []string
+	}{
+		{"expired", "ours.example", -2 * day, -day, false, []string{"has expired at"}},
+		{"not valid yet", "ours.example", day, 2 * day, false, []string{"is not valid before"}},
+		{"of another host", "theirs.example", -day, day, true, []string{"read again", "is not for ours.example"}},
+		{"good", "ours.example", -day, day, true, []string{"read again"}},
+	} {
+		before := c.current.Load()
+		var said []string
+		issue(tt.host, tt.from, tt.to)
+		c.again(true, hosts, func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
+		if taken := c.current.Load() != before; taken != tt.taken {
+			t.Errorf("%s: taken %t", tt.name, taken)
+		}
+		if len(said) != len(tt.says) {
+			t.Errorf("%s: %q", tt.name, said)
+			continue
+		}
+		for i, want := range tt.says {
+			if !strings.Contains(said[i], want) {
+				t.Errorf("%s: %q", tt.name, said)
+			}
+		}
+	}
+	issue("ours.example", -2*day, -day)
+	if c, err = loadCertificates(cert, private); err != nil {
+		t.Fatal(err)
+	}
+	if doubts := c.doubts(hosts); len(doubts) != 1 || !strings.Contains(doubts[0], "has expired at") {
+		t.Errorf("expired when it is read first: %q", doubts)
+	}
+	before := c.current.Load()
+	issue("ours.example", day, 2*day)
+	c.again(true, hosts, func(string, ...any) {})
+	if c.current.Load() == before {
+		t.Error("one that is no worse is not taken")
+	}
+	// One that has gone is spoken of when it is gone for longer than a moment, and once.
+	if err := os.Remove(cert); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for look := range 4 {
+		c.again(false, hosts, func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
+		if want := min(look, 1); len(said) != want {
+			t.Errorf("gone, after %d looks: %q", look+1, said)
+		}
 	}
 }
 

@@ -25,6 +25,7 @@ type certificates struct {
 	cert, key string // files
 	seen      string // how they looked when they were last read
 	said      string // what was wrong with them then
+	gone      bool   // one was not there then
 	current   atomic.Pointer[tls.Certificate]
 }
 
@@ -64,8 +65,43 @@ func (c *certificates) load() error {
 	if err != nil {
 		return fmt.Errorf("%s with %s: %w", c.cert, c.key, err)
 	}
+	now := time.Now()
+	if before := c.current.Load(); before != nil && outOfTime(before, now) == "" {
+		if why := outOfTime(&pair, now); why != "" { // no client would take it
+			return fmt.Errorf("%s %s", c.cert, why)
+		}
+	}
 	c.current.Store(&pair)
 	return nil
+}
+
+// outOfTime says, behind a name, in what way a certificate is not good at a time;
+// empty: it is.
+func outOfTime(pair *tls.Certificate, at time.Time) string {
+	switch leaf := pair.Leaf; {
+	case leaf == nil: // GODEBUG can have it left out
+		return ""
+	case at.Before(leaf.NotBefore):
+		return "is not valid before " + leaf.NotBefore.UTC().Format(time.RFC3339)
+	case at.After(leaf.NotAfter):
+		return "has expired at " + leaf.NotAfter.UTC().Format(time.RFC3339)
+	}
+	return ""
+}
+
+// doubts is what clients will hold against the certificate, though it is used: its
+// time, and the names in hosts that it is not for.
+func (c *certificates) doubts(hosts []string) (doubts []string) {
+	pair := c.current.Load()
+	if why := outOfTime(pair, time.Now()); why != "" {
+		doubts = append(doubts, "the certificate in "+c.cert+" "+why)
+	}
+	for _, host := range hosts {
+		if pair.Leaf != nil && pair.Leaf.VerifyHostname(host) != nil {
+			doubts = append(doubts, "the certificate in "+c.cert+" is not for "+host)
+		}
+	}
+	return doubts
 }
 
 // readPEM reads a file that has none of the permissions in closed. It looks at what it
@@ -106,7 +142,7 @@ func (c *certificates) look() string {
 
 // watch reads the files again after SIGHUP, and when they have changed, until ctx
 // ends or the function that it returns is called.
-func (c *certificates) watch(ctx context.Context, say func(string, ...any)) (stop func()) {
+func (c *certificates) watch(ctx context.Context, hosts []string, say func(string, ...any)) (stop func()) {
 	hangUps := make(chan os.Signal, 1)
 	signal.Notify(hangUps, syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(ctx)
@@ -124,7 +160,7 @@ func (c *certificates) watch(ctx context.Context, say func(string, ...any)) (sto
 				asked = true
 			case <-tick.C:
 			}
-			c.again(asked, say)
+			c.again(asked, hosts, say)
 		}
 	}()
 	return func() {
@@ -135,10 +171,12 @@ func (c *certificates) watch(ctx context.Context, say func(string, ...any)) (sto
 }
 
 // again reads the files if they are others, or if somebody asked for it.
-func (c *certificates) again(asked bool, say func(string, ...any)) {
+func (c *certificates) again(asked bool, hosts []string, say func(string, ...any)) {
 	seen := c.look()
-	if !asked && (seen == "" || seen == c.seen) {
-		return
+	gone := c.gone
+	c.gone = seen == ""
+	if !asked && (seen == c.seen || c.gone && !gone) {
+		return // what is not there may be about to be
 	}
 	c.seen = seen
 	if err := c.load(); err != nil {
@@ -154,4 +192,7 @@ func (c *certificates) again(asked bool, say func(string, ...any)) {
 	}
 	c.said = ""
 	say("the certificate was read again")
+	for _, doubt := range c.doubts(hosts) {
+		say("%s", doubt)
+	}
 }
