@@ -462,6 +462,54 @@ func TestOperatorsKeys(t *testing.T) {
 	equal(t, "an unknown one", daemontest.Reason(err), wire.InvalidArgument)
 }
 
+// Who revokes a key that was rotated means the ones before it too, while they are
+// good; an old one goes alone.
+func TestRevokeInOverlap(t *testing.T) {
+	clock := newClock()
+	d := daemontest.StartWith(t, daemontest.Options{Now: clock.Now})
+	o := d.Operator()
+	d.AddSubject("worker")
+	state := func(id string) string {
+		t.Helper()
+		list, err := o.ListAgentKeys(t.Context(), &operatorv1.ListAgentKeysRequest{Key: id})
+		must(t, err)
+		return list.GetKeys()[0].GetState()
+	}
+	for _, tt := range []struct {
+		name     string
+		revoke   int // which of the three; -1: their name
+		overlaps [2]uint64
+		states   string
+		runs     uint32
+	}{
+		{"by-name", -1, [2]uint64{3600, 3600}, "revoked revoked revoked", 3},
+		{"newest", 2, [2]uint64{3600, 3600}, "revoked revoked revoked", 3},
+		{"second", 1, [2]uint64{3600, 3600}, "revoked revoked active", 2},
+		{"oldest", 0, [2]uint64{3600, 3600}, "revoked overlap active", 1},
+		{"over", -1, [2]uint64{0, 3600}, "expired revoked revoked", 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			id, key := mint(t, d, "worker", tt.name, 0)
+			ids := []string{id}
+			openKeyed(t, d, d.Connect(), key)
+			for _, overlap := range tt.overlaps {
+				rotated, err := o.RotateAgentKey(t.Context(), &operatorv1.RotateAgentKeyRequest{Key: tt.name, OverlapSeconds: overlap})
+				must(t, err)
+				ids = append(ids, rotated.GetKey().GetKeyId())
+				openKeyed(t, d, d.Connect(), rotated.GetToken())
+			}
+			word := tt.name
+			if tt.revoke >= 0 {
+				word = ids[tt.revoke]
+			}
+			revoked, err := o.RevokeAgentKey(t.Context(), &operatorv1.RevokeAgentKeyRequest{Key: word})
+			must(t, err)
+			equal(t, "runs that ended", revoked.GetRuns(), tt.runs)
+			equal(t, "states", strings.Join([]string{state(ids[0]), state(ids[1]), state(ids[2])}, " "), tt.states)
+		})
+	}
+}
+
 // No key is in anything that is kept: not in the vault, the log, or what the daemon
 // says. The control finds what is in clear.
 func TestNoKeyIsKept(t *testing.T) {

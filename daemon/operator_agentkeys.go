@@ -279,24 +279,38 @@ func (o operator) RotateAgentKey(ctx context.Context, req *operatorv1.RotateAgen
 	return &operatorv1.RotateAgentKeyResponse{Key: d.keyMessage(made.ID), Old: d.keyMessage(old.ID), Token: key}, nil
 }
 
-// RevokeAgentKey ends a key and the runs that were opened with it.
+// RevokeAgentKey ends a key and the runs that were opened with it, and those that it
+// was rotated from, where they are still good: who names it means all of them, as they
+// have one name.
 func (o operator) RevokeAgentKey(ctx context.Context, req *operatorv1.RevokeAgentKeyRequest) (*operatorv1.RevokeAgentKeyResponse, error) {
 	d := o.d
 	var k grants.AgentKey
+	var ids []string
 	err := d.mutate(ctx, func(st *state) (change, error) {
 		at := d.clock.read()
 		var err error
-		if k, err = st.knownKey(req.GetKey(), at); err != nil || !k.Revoked.IsZero() {
+		if k, err = st.knownKey(req.GetKey(), at); err != nil {
 			return change{}, err
 		}
-		k.Revoked = at.now.UTC().Truncate(time.Millisecond)
-		return o.keyNarrowing(ctx, kindAgentKeyRevoke, k), nil
+		var parts []change
+		for one, ok := k, true; ok; one, ok = st.keys.byID[one.From] {
+			ids = append(ids, one.ID)
+			if one.Revoked.IsZero() && (one.ID == k.ID || st.judgeKey(&one, at).auth != wire.ExpiredKey) {
+				one.Revoked = at.now.UTC().Truncate(time.Millisecond)
+				parts = append(parts, o.keyNarrowing(ctx, kindAgentKeyRevoke, one))
+			}
+		}
+		return joined(parts...), nil
 	})
 	// A revocation stands from its intent on, also when the log could not take its
 	// end: the runs go either way.
-	ended, endErr := d.endKeyRuns(k.ID, causeKeyRevoked)
-	if err == nil {
-		err = endErr
+	var ended uint32
+	for _, id := range ids {
+		n, endErr := d.endKeyRuns(id, causeKeyRevoked)
+		ended += n
+		if err == nil {
+			err = endErr
+		}
 	}
 	if err != nil {
 		return nil, err

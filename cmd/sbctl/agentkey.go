@@ -250,7 +250,8 @@ type agentKeyRevokeCmd struct {
 // Help is the manual of agent-key revoke.
 func (agentKeyRevokeCmd) Help() string {
 	return `Takes effect at once: the runs that were opened with it end, and whoever presents it
-is told that it was revoked. Asks first, or needs --yes.
+is told that it was revoked. Those that it was rotated from, and that are still in
+their overlap, are revoked with it. Asks first, or needs --yes.
 
 Examples:
   sbctl agent-key revoke laptop`
