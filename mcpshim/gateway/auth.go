@@ -80,10 +80,12 @@ func writeError(w http.ResponseWriter, status int, what, reason string) {
 		Error  string `json:"error"`
 		Reason string `json:"reason,omitempty"`
 	}{what, reason}) // two strings always encode
+	body = append(body, '\n')
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // who has gone has gone
+	_, _ = w.Write(body) // who has gone has gone
 }
 
 // failed answers a request whose key the daemon did not take.

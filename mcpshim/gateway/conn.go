@@ -43,7 +43,7 @@ func (r *rates) enter(c *countedConn) bool {
 // drop counts a connection no longer. The caller holds mu.
 func (r *rates) drop(c *countedConn) {
 	if r.conns[c] {
-		r.asking -= c.asking
+		r.count(c, -c.asking)
 	}
 	delete(r.conns, c)
 	delete(r.addresses[c.address], c)
@@ -102,6 +102,17 @@ func (c *countedConn) before(other *countedConn) bool {
 	return c.used.Before(other.used)
 }
 
+// count counts requests on a connection that is counted. The caller holds mu.
+func (r *rates) count(c *countedConn, n int) {
+	r.asking += n
+	if c.good {
+		return
+	}
+	if r.strangers[c.address] += n; r.strangers[c.address] == 0 {
+		delete(r.strangers, c.address)
+	}
+}
+
 // ask counts a request on the connection as open until done.
 func (c *countedConn) ask() (done func()) {
 	r := c.rates
@@ -109,7 +120,7 @@ func (c *countedConn) ask() (done func()) {
 	defer r.mu.Unlock()
 	c.asking++
 	if r.conns[c] {
-		r.asking++
+		r.count(c, 1)
 	}
 	if busiest := r.tooBusy(c); busiest != nil {
 		r.drop(busiest)
@@ -120,7 +131,7 @@ func (c *countedConn) ask() (done func()) {
 		defer r.mu.Unlock()
 		c.asking--
 		if r.conns[c] {
-			r.asking--
+			r.count(c, -1)
 		}
 		c.used = time.Now()
 	}
@@ -130,16 +141,8 @@ func (c *countedConn) ask() (done func()) {
 // A client of HTTP/2 has many requests on one connection, each with its headers, and
 // keeps them all open by taking no answers. The caller holds mu.
 func (r *rates) tooBusy(c *countedConn) *countedConn {
-	if !c.good && c.asking > 1 { // one each is as many as there may be connections
-		strangers := 0
-		for other := range r.addresses[c.address] {
-			if !other.good {
-				strangers += other.asking
-			}
-		}
-		if strangers > r.limits.AddressRequests {
-			return busiest(r.addresses[c.address], false)
-		}
+	if !c.good && r.strangers[c.address] > r.limits.AddressRequests {
+		return busiest(r.addresses[c.address], false)
 	}
 	if r.asking <= r.limits.Requests {
 		return nil
@@ -165,6 +168,11 @@ func busiest(among map[*countedConn]bool, good bool) (most *countedConn) {
 func (c *countedConn) judged(good bool) {
 	c.rates.mu.Lock()
 	defer c.rates.mu.Unlock()
+	if good && !c.good && c.rates.conns[c] { // its requests are no stranger's any more
+		c.rates.count(c, -c.asking)
+		c.good = true
+		c.rates.count(c, c.asking)
+	}
 	c.good, c.bad = c.good || good, !good
 }
 

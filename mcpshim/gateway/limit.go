@@ -125,6 +125,7 @@ type rates struct {
 	conns     map[*countedConn]bool            // those that are open
 	addresses map[string]map[*countedConn]bool // the same by address
 	asking    int                              // requests that are open on them
+	strangers map[string]int                   // those without a good key, by address
 }
 
 func newRates(limits Limits) *rates {
@@ -138,6 +139,7 @@ func newRates(limits Limits) *rates {
 		turns:     make(chan struct{}, strangersAtOnce),
 		conns:     map[*countedConn]bool{},
 		addresses: map[string]map[*countedConn]bool{},
+		strangers: map[string]int{},
 	}
 }
 

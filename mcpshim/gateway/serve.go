@@ -57,28 +57,38 @@ func (g *Gateway) handler(known hosts) http.Handler {
 		if r.ContentLength != 0 { // also a body that nobody reads is read to its end, by the library
 			g.unread(w)
 		}
-		path := r.URL.Path
-		if r.URL.RawPath != "" {
-			path = "" // written in another way, which whoever guards a path before us may not know
-		}
-		switch path {
-		case "/healthz":
-			g.health(w, r)
-		case "/mcp":
-			if against := known.admits(r); against != "" {
-				if against == foreignHost {
-					g.hosts.Do(func() {
-						g.config.Log("a request named a host that is not ours, and was refused; the name under which agents reach this is given with --host")
-					})
-				}
-				writeError(w, http.StatusForbidden, "forbidden", against)
-				return
-			}
-			g.serveMCP(w, r)
-		default:
-			writeError(w, http.StatusNotFound, "not_found", "")
+		g.answer(w, r, known)
+		if r.ProtoMajor > 1 {
+			// Whoever takes no answer has his request open until he is given up: here the
+			// library would write what is left when it counts no longer.
+			_ = http.NewResponseController(w).Flush() // who has gone has gone
 		}
 	})
+}
+
+// answer answers one request.
+func (g *Gateway) answer(w http.ResponseWriter, r *http.Request, known hosts) {
+	path := r.URL.Path
+	if r.URL.RawPath != "" {
+		path = "" // written in another way, which whoever guards a path before us may not know
+	}
+	switch path {
+	case "/healthz":
+		g.health(w, r)
+	case "/mcp":
+		if against := known.admits(r); against != "" {
+			if against == foreignHost {
+				g.hosts.Do(func() {
+					g.config.Log("a request named a host that is not ours, and was refused; the name under which agents reach this is given with --host")
+				})
+			}
+			writeError(w, http.StatusForbidden, "forbidden", against)
+			return
+		}
+		g.serveMCP(w, r)
+	default:
+		writeError(w, http.StatusNotFound, "not_found", "")
+	}
 }
 
 // unread bounds what is left of a body that nobody wants: the library reads of it
