@@ -48,6 +48,7 @@ type knowledge struct {
 	notes   sync.Mutex
 	pending []func(*knowledge)
 	cuts    map[string]uint64 // of each tenant: how often content was taken out
+	going   map[string]bool   // entries that are being forgotten
 }
 
 func newKnowledge() *knowledge {
@@ -59,7 +60,7 @@ func newKnowledge() *knowledge {
 	life, end := context.WithCancel(context.Background())
 	return &knowledge{
 		index: index, most: maxIndex, life: life, end: end, settled: settled, settle: sync.OnceFunc(func() { close(settled) }),
-		known: newCatalogue(), cuts: map[string]uint64{},
+		known: newCatalogue(), cuts: map[string]uint64{}, going: map[string]bool{},
 	}
 }
 
@@ -128,12 +129,24 @@ func (k *knowledge) note(do func(*knowledge)) {
 	k.pending = append(k.pending, do)
 }
 
-// cut says that content of a tenant is being taken out: what was read before and was
-// not handed out yet is not handed out any more. It may be called under any mutex.
-func (k *knowledge) cut(tenant string) {
+// cut says that content of a tenant is being taken out, that of entries where it is not
+// all of it: what was read before and was not handed out yet is not handed out any
+// more, and what is read from now on is without it, whatever the vault still holds. It
+// may be called under any mutex.
+func (k *knowledge) cut(tenant string, entries ...string) {
 	k.notes.Lock()
 	defer k.notes.Unlock()
 	k.cuts[tenant]++
+	for _, id := range entries {
+		k.going[id] = true
+	}
+}
+
+// goes reports whether an entry is being forgotten. It may be called under any mutex.
+func (k *knowledge) goes(id string) bool {
+	k.notes.Lock()
+	defer k.notes.Unlock()
+	return k.going[id]
 }
 
 // cutsOf is how often content was taken out of tenants. It may be called under any
@@ -263,6 +276,9 @@ func (k *knowledge) forget(id string) {
 		k.fault = fmt.Errorf("%w: forgetting entry %s: %v", vault.ErrIntegrity, id, err)
 	}
 	k.known.forget(id)
+	k.notes.Lock()
+	defer k.notes.Unlock()
+	delete(k.going, id)
 }
 
 // removeTenant takes a tenant out. The caller holds mu.

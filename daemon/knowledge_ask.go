@@ -36,7 +36,8 @@ const causeAllTenants = "ALL_TENANTS"
 //	tell       the entry
 //	answer     what the caller is told, once the entry is durable
 type recollection struct {
-	d *Daemon
+	lookup
+
 	r *run
 
 	// What is asked.
@@ -53,11 +54,6 @@ type recollection struct {
 	// What it is carried out with.
 	carried bool
 	granted []string // the scope
-	from    *knowledge
-	cuts    uint64          // of granted, at the beginning
-	work    context.Context // ends with who asks, and with the memory
-	turn    bool            // it has one: see turns
-	read    int             // bytes of texts, so far
 
 	// What came of it, for the entry.
 	count  uint64
@@ -68,7 +64,7 @@ type recollection struct {
 
 // recall makes a request about tenants. Those that are named have to be names.
 func (d *Daemon) recall(r *run, kind audit.Kind, tool string, action grants.Action, named []string) *recollection {
-	return &recollection{d: d, r: r, action: action, tool: tool, named: named, entry: r.entry(kind)}
+	return &recollection{lookup: lookup{d: d, who: payerOf(r.peer, r.key)}, r: r, action: action, tool: tool, named: named, entry: r.entry(kind)}
 }
 
 // tenantsNamed reports whether tenants can be named so.
@@ -93,7 +89,8 @@ func answerFrom[T proto.Message](ctx context.Context, c *recollection, handle fu
 				return made, n, err
 			})
 		},
-		also: c, // take and tell
+		stale: func() bool { return c.stale(c.granted) },
+		also:  c, // take and tell
 	}, grants.Capability{Action: c.action})
 	if err == nil {
 		err = c.answer(got)
@@ -133,15 +130,12 @@ func (c *recollection) carryOut(ctx context.Context, handle func(ix *memory.Inde
 	if c.unready != nil {
 		return c.unready
 	}
-	c.from = c.d.state().knowledge
-	ix, err := c.from.use()
+	ix, end, err := c.begin(ctx, c.granted)
 	if err != nil {
 		return err
 	}
-	c.cuts = c.from.cutsOf(c.granted)
-	c.carried = true
-	end := c.begin(ctx)
 	defer end()
+	c.carried = true
 	made, count, err := handle(ix, c.granted)
 	c.count = count
 	if err != nil {
@@ -154,24 +148,9 @@ func (c *recollection) carryOut(ctx context.Context, handle func(ix *memory.Inde
 	return nil
 }
 
-// begin begins the work, and returns what ends it.
-func (c *recollection) begin(ctx context.Context) (end func()) {
-	work, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(c.from.life, cancel)
-	c.work, c.turn, c.read = work, false, 0
-	return func() {
-		stop()
-		cancel()
-		if c.turn {
-			c.d.turns.give(payerOf(c.r.peer, c.r.key))
-		}
-	}
-}
-
-// take refuses what was read before something was taken out of one of the tenants:
-// nothing that was forgotten is handed out after that was said.
+// take refuses what was read before something was taken out of one of the tenants.
 func (c *recollection) take(v *verdict) {
-	if c.carried && (c.d.state().knowledge != c.from || c.from.cutsOf(c.granted) != c.cuts) {
+	if c.carried && c.stale(c.granted) {
 		v.failed, v.reason, v.cause = true, wire.ResourceChanged, causeReplaced
 	}
 }
@@ -254,8 +233,9 @@ func wrongQuery(err error) *wrongField {
 
 // rows reads entries from the vault, whatever the index says of them: what is in no
 // tenant of the scope is left out. Ids that have no row are left out too: they were
-// removed meanwhile.
+// removed meanwhile. What is being forgotten has no content any more.
 func (d *Daemon) rows(scope, ids []string, each func(knowledgeEntry) error) error {
+	k := d.state().knowledge
 	return d.vault.View(func(tx *vault.Tx) error {
 		for _, id := range ids {
 			e, err := readEntry(tx, id)
@@ -263,6 +243,9 @@ func (d *Daemon) rows(scope, ids []string, each func(knowledgeEntry) error) erro
 				continue
 			}
 			if err == nil && inScope(scope, e.Tenant) {
+				if k.goes(id) {
+					e = e.tombstone(d.clock.now().UnixMilli())
+				}
 				err = each(e)
 			}
 			if err != nil {

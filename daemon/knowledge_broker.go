@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 
 	"subjectbroker/audit"
@@ -46,71 +45,13 @@ func (b broker) SearchKnowledge(ctx context.Context, req *brokerv1.SearchKnowled
 	}
 	limit := orDefault(req.GetLimit(), wire.DefaultHits)
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.SearchKnowledgeResponse, uint64, error) {
-		found, err := c.search(ix, query, memory.Scope{Tenants: scope, Kinds: req.GetKinds(), Since: req.GetSince(), Limit: limit})
-		if err != nil {
-			return nil, 0, err
+		found, total, err := c.find(ix, query, memory.Scope{Tenants: scope, Kinds: req.GetKinds(), Since: req.GetSince(), Limit: limit})
+		out := &brokerv1.SearchKnowledgeResponse{Tenants: scope, Total: total}
+		for i := range found {
+			out.Hits = append(out.Hits, found[i].message())
 		}
-		out := &brokerv1.SearchKnowledgeResponse{Tenants: scope, Total: uint64(found.Total)}
-		err = c.hits(ix, scope, query, found.Hits, out)
 		return out, uint64(len(out.Hits)), err
 	})
-}
-
-// hits reads what was found. Older versions are named only as far as their rows are
-// of the scope, too.
-func (c *recollection) hits(ix *memory.Index, scope []string, query memory.Query, found []memory.Hit, out *brokerv1.SearchKnowledgeResponse) error {
-	byID := make(map[string]*memory.Hit, len(found))
-	older := map[string]knowledgeEntry{} // what is named beside the hits
-	var order []string
-	for i := range found {
-		hit := &found[i]
-		byID[hit.ID] = hit
-		order = append(order, hit.ID)
-		if hit.Matched != "" {
-			older[hit.Matched] = knowledgeEntry{}
-		}
-		for _, version := range hit.Replaced {
-			older[version.ID] = knowledgeEntry{}
-		}
-	}
-	if len(older) > 0 {
-		ids := slices.Collect(maps.Keys(older))
-		clear(older)
-		err := c.rows(scope, ids, func(e knowledgeEntry) error {
-			e.Text = ""
-			older[e.ID] = e
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return c.rows(scope, order, func(e knowledgeEntry) error {
-		if e.Forgotten != 0 {
-			return nil
-		}
-		hit := byID[e.ID]
-		message := c.d.entryMessage(ix, e)
-		shorten(message, query)
-		one := &brokerv1.KnowledgeHit{Entry: message, Score: hit.Score, Matched: older[hit.Matched].ID}
-		if older[hit.Matched].Tenant != e.Tenant && hit.Matched != "" { // not a version of this
-			return nil
-		}
-		for _, version := range hit.Replaced {
-			if was, ok := older[version.ID]; ok && was.Tenant == e.Tenant {
-				one.Replaced = append(one.Replaced, &brokerv1.KnowledgeReplaced{EntryId: was.ID, Title: was.Title, Replaced: version.Superseded})
-			}
-		}
-		out.Hits = append(out.Hits, one)
-		return nil
-	})
-}
-
-// shorten leaves of an entry's text what fits a query best.
-func shorten(e *brokerv1.KnowledgeEntry, query memory.Query) {
-	whole := e.Text
-	e.Text = memory.Excerpt(whole, query, excerptBytes)
-	e.Cut = e.Text != whole
 }
 
 func orDefault(value uint32, fallback int) int {
@@ -122,23 +63,6 @@ func orDefault(value uint32, fallback int) int {
 
 func kindsNamed(kinds []string) bool {
 	return len(kinds) <= len(entryKinds) && !slices.ContainsFunc(kinds, func(kind string) bool { return !slices.Contains(entryKinds, kind) })
-}
-
-// entryMessage is an entry as callers see it, with its whole text.
-func (d *Daemon) entryMessage(ix *memory.Index, e knowledgeEntry) *brokerv1.KnowledgeEntry {
-	message := e.message()
-	if version, known := ix.Version(e.ID); known && version.Tenant == e.Tenant {
-		message.SupersededBy, message.Superseded = version.SupersededBy, version.Superseded
-	}
-	return message
-}
-
-// message is an entry without what became of it.
-func (e *knowledgeEntry) message() *brokerv1.KnowledgeEntry {
-	return &brokerv1.KnowledgeEntry{
-		EntryId: e.ID, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title, Text: e.Text, Tags: e.Tags, Subject: e.Subject, Created: e.Created,
-		RunId: e.Run, KeyId: e.Key, Supersedes: e.Supersedes, Forgotten: e.Forgotten != 0,
-	}
 }
 
 // BrowseRecent lists the newest entries.
@@ -163,23 +87,8 @@ func (b broker) BrowseRecent(ctx context.Context, req *brokerv1.BrowseRecentRequ
 	limit := orDefault(req.GetLimit(), wire.DefaultRecent)
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.BrowseRecentResponse, uint64, error) {
 		out := &brokerv1.BrowseRecentResponse{Tenants: scope}
-		recent, err := ix.Recent(memory.Scope{Tenants: scope, Kinds: req.GetKinds()}, limit, before)
-		if err != nil { // before is none of these, which an end of the list looks like as well
-			return out, 0, nil
-		}
-		ids := make([]string, len(recent))
-		for i, version := range recent {
-			ids[i] = version.ID
-		}
-		err = c.rows(scope, ids, func(e knowledgeEntry) error {
-			if e.Forgotten != 0 {
-				return nil
-			}
-			message := d.entryMessage(ix, e)
-			shorten(message, memory.Query{})
-			out.Entries = append(out.Entries, message)
-			return nil
-		})
+		recent, err := c.recent(ix, memory.Scope{Tenants: scope, Kinds: req.GetKinds()}, limit, before)
+		out.Entries = messagesOf(recent)
 		return out, uint64(len(out.Entries)), err
 	})
 }
@@ -224,18 +133,11 @@ func (b broker) ReadEntry(ctx context.Context, req *brokerv1.ReadEntryRequest) (
 		return nil, err
 	}
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.ReadEntryResponse, uint64, error) {
-		out := &brokerv1.ReadEntryResponse{}
-		err := c.rows(scope, []string{id}, func(e knowledgeEntry) error {
-			out.Entry = d.entryMessage(ix, e)
-			return nil
-		})
-		if err == nil && out.Entry == nil { // removed just now
-			err = vault.ErrNotFound
+		e, err := c.entryOf(ix, scope, id)
+		if err != nil {
+			return nil, 0, err
 		}
-		if err == nil {
-			err = c.successors(scope, out.Entry)
-		}
-		return out, 1, err
+		return &brokerv1.ReadEntryResponse{Entry: e.message()}, 1, nil
 	})
 }
 
@@ -252,72 +154,9 @@ func (b broker) EntryHistory(ctx context.Context, req *brokerv1.EntryHistoryRequ
 		return nil, err
 	}
 	return answerFrom(ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.EntryHistoryResponse, uint64, error) {
-		out := &brokerv1.EntryHistoryResponse{}
-		versions := map[string]memory.Version{}
-		var ids []string
-		for _, version := range windowOf(ix.History(id), id) {
-			versions[version.ID] = version
-			ids = append(ids, version.ID)
-		}
-		left := maxHistory
-		err := c.rows(scope, ids, func(e knowledgeEntry) error {
-			message := e.message()
-			message.SupersededBy, message.Superseded = versions[e.ID].SupersededBy, versions[e.ID].Superseded
-			if len(message.Text) > left {
-				message.Text, message.Cut = memory.Excerpt(message.Text, memory.Query{}, min(left, excerptBytes)), true
-			}
-			left -= len(message.Text)
-			out.Entries = append(out.Entries, message)
-			return nil
-		})
-		if err == nil {
-			err = c.successors(scope, out.Entries...)
-		}
-		return out, uint64(len(out.Entries)), err
+		chain, err := c.chainOf(ix, scope, id)
+		return &brokerv1.EntryHistoryResponse{Entries: messagesOf(chain)}, uint64(len(chain)), err
 	})
-}
-
-// successors takes out of entries what took their place, where the rows do not say so
-// themselves, or are of no tenant of the scope.
-func (c *recollection) successors(scope []string, entries ...*brokerv1.KnowledgeEntry) error {
-	replaces := map[string]string{}
-	for _, e := range entries {
-		replaces[e.GetEntryId()] = e.GetSupersedes()
-	}
-	var others []string
-	for _, e := range entries {
-		if _, read := replaces[e.GetSupersededBy()]; e.GetSupersededBy() != "" && !read {
-			others = append(others, e.GetSupersededBy())
-		}
-	}
-	if len(others) > 0 {
-		err := c.rows(scope, others, func(e knowledgeEntry) error {
-			replaces[e.ID] = e.Supersedes
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	for _, e := range entries {
-		if e.GetSupersededBy() != "" && replaces[e.GetSupersededBy()] != e.GetEntryId() {
-			e.SupersededBy, e.Superseded = "", 0
-		}
-	}
-	return nil
-}
-
-// windowOf is as much of a chain as one answer holds: so that the last of one answer is
-// what the next one is asked for with.
-func windowOf(chain []memory.Version, id string) []memory.Version {
-	if len(chain) <= wire.MaxVersions {
-		return chain
-	}
-	at := slices.IndexFunc(chain, func(v memory.Version) bool { return v.ID == id })
-	if at < wire.MaxVersions-1 {
-		at = 0
-	}
-	return chain[at:min(at+wire.MaxVersions, len(chain))]
 }
 
 // nowhere is a tenant that cannot be: what is asked for in it is refused as what
@@ -373,6 +212,8 @@ func (b broker) CaptureKnowledge(ctx context.Context, req *brokerv1.CaptureKnowl
 		return d.captured(ctx, c, e.digest())
 	case errors.Is(err, errNotCurrent):
 		return nil, c.malformed(ctx, wrongSuperseded)
+	case errors.Is(err, errSuperseded):
+		return nil, d.tooLate(ctx, c)
 	case err != nil:
 		return nil, err
 	}
@@ -390,13 +231,13 @@ func (d *Daemon) captured(ctx context.Context, c *recollection, digest entryDige
 		out := &brokerv1.CaptureKnowledgeResponse{Existed: true}
 		id := c.from.same(digest)
 		c.stored = id
-		readable, _ := d.state().scope(c.r.asker(), grants.MemoryRead, nil, d.clock.read())
 		err := c.rows(scope, []string{id}, func(e knowledgeEntry) error {
-			if !inScope(readable, e.Tenant) {
+			if !c.reads(e.Tenant) {
 				e = knowledgeEntry{ID: e.ID, Tenant: e.Tenant, Kind: e.Kind, Title: e.Title, Tags: e.Tags}
 			}
-			out.Entry = d.entryMessage(ix, e)
-			out.Entry.Text = ""
+			e.Text = ""
+			stands := standing(ix, e)
+			out.Entry = stands.message()
 			return nil
 		})
 		if id == "" || err == nil && (out.Entry == nil || out.Entry.GetForgotten()) { // it changed just now
@@ -404,6 +245,27 @@ func (d *Daemon) captured(ctx context.Context, c *recollection, digest entryDige
 		}
 		return out, 1, err
 	})
+}
+
+// reads reports whether who asks may read a tenant now.
+func (c *recollection) reads(tenant string) bool {
+	readable, _ := c.d.state().scope(c.r.asker(), grants.MemoryRead, nil, c.d.clock.read())
+	return inScope(readable, tenant)
+}
+
+// causeSuperseded: what a capture was to supersede was superseded by another meanwhile.
+const causeSuperseded = "SUPERSEDED"
+
+// tooLate is the answer to who supersedes what another has superseded, and may read
+// both. It is no fault of the caller's: of two who saw the same, one is the second.
+func (d *Daemon) tooLate(ctx context.Context, c *recollection) error {
+	_, err := answerFrom(ctx, c, func(*memory.Index, []string) (*brokerv1.CaptureKnowledgeResponse, uint64, error) {
+		return nil, 0, &wire.Error{Reason: wire.ResourceChanged, Cause: causeSuperseded}
+	})
+	if wire.FromError(err).Reason != wire.ResourceChanged {
+		return err
+	}
+	return wire.Overtaken(wrongSuperseded.field, "another entry has taken the place of that one meanwhile; read its history, and supersede the version that is current")
 }
 
 // What stops a capture: it has to be refused, or there is nothing to add.
@@ -445,7 +307,12 @@ func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry
 		}
 		if e.Supersedes != "" {
 			older, known := ix.Version(e.Supersedes)
-			if !known || older.SupersededBy != "" || older.Tenant != e.Tenant {
+			switch {
+			case !known || older.Tenant != e.Tenant:
+				return change{}, errNotCurrent
+			case older.SupersededBy != "" && c.reads(e.Tenant):
+				return change{}, errSuperseded
+			case older.SupersededBy != "":
 				return change{}, errNotCurrent
 			}
 			e.Created = max(e.Created, older.Created) // whatever the clock did
@@ -468,6 +335,10 @@ func (d *Daemon) capture(ctx context.Context, c *recollection, e *knowledgeEntry
 // causeExisted: the same entry was there already.
 const causeExisted = "EXISTED"
 
-// errNotCurrent: what is to be superseded is no current entry of the tenant. To who
-// asks it is an argument that is no good, whatever else it may be.
-var errNotCurrent = errors.New("not a current entry")
+// What keeps an entry from superseding another: that is no current entry of the tenant,
+// and to who asks an argument that is no good, whatever else it may be; or it was one,
+// and who asks may know.
+var (
+	errNotCurrent = errors.New("not a current entry")
+	errSuperseded = errors.New("not a current entry any more")
+)

@@ -129,45 +129,107 @@ func TestStoreFiltersByItself(t *testing.T) {
 	}
 }
 
-// What is read is judged again in its place in the log: less scope, or something that
-// was forgotten meanwhile, and it is not handed out.
+// What is read is judged again in its place in the log: less scope, and it is not handed
+// out; something that was forgotten meanwhile, and it is read once more, a few times.
 func TestScopeChangesDuringARequest(t *testing.T) {
+	forget := func(l *library, id string) {
+		l.must(l.op().ForgetKnowledge(l.desk.ctx, &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{id}}))
+	}
 	for name, tc := range map[string]struct {
-		meanwhile func(l *library, mine, foreign string)
+		meanwhile func(l *library, mine, foreign string, try int)
 		want      wire.Reason
+		tries     int
 	}{
-		"nothing": {func(*library, string, string) {}, wire.Allowed},
-		"revoked": {func(l *library, _, _ string) {
+		"nothing": {func(*library, string, string, int) {}, wire.Allowed, 1},
+		"revoked": {func(l *library, _, _ string, _ int) {
 			l.must(l.op().RevokeGrants(l.desk.ctx, &operatorv1.RevokeGrantsRequest{Subject: "worker", Capability: "memory.read:acme"}))
-		}, wire.AccessDenied},
-		"forgotten": {func(l *library, mine, _ string) {
-			l.must(l.op().ForgetKnowledge(l.desk.ctx, &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{mine}}))
-		}, wire.ResourceChanged},
-		"somebody's forgotten": {func(l *library, _, foreign string) {
-			l.must(l.op().ForgetKnowledge(l.desk.ctx, &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{foreign}}))
-		}, wire.Allowed},
-		"another tenant of the name": {func(l *library, _, _ string) {
+		}, wire.AccessDenied, 1},
+		"forgotten": {func(l *library, mine, _ string, try int) {
+			if try == 1 {
+				forget(l, mine)
+			}
+		}, wire.Allowed, 2},
+		"forgotten each time": {func(l *library, _, _ string, _ int) {
+			l.state().knowledge.cut("acme")
+		}, wire.ResourceChanged, maxTries},
+		"somebody's forgotten": {func(l *library, _, foreign string, _ int) { forget(l, foreign) }, wire.Allowed, 1},
+		"forgotten and revoked": {func(l *library, mine, _ string, try int) {
+			if try > 1 {
+				return
+			}
+			forget(l, mine)
+			l.must(l.op().RevokeGrants(l.desk.ctx, &operatorv1.RevokeGrantsRequest{Subject: "worker", Capability: "memory.read:acme"}))
+		}, wire.AccessDenied, 2},
+		"another tenant of the name": {func(l *library, _, _ string, try int) {
+			if try > 1 {
+				return
+			}
 			l.must(l.op().CreateGrants(l.desk.ctx, &operatorv1.CreateGrantsRequest{Subject: "worker", Capabilities: []string{"memory.read:*"}}))
 			l.must(l.op().RemoveTenant(l.desk.ctx, &operatorv1.RemoveTenantRequest{Name: "acme"}))
 			l.must(l.op().AddTenant(l.desk.ctx, &operatorv1.AddTenantRequest{Name: "acme"}))
-		}, wire.ResourceChanged},
-		"disabled": {func(l *library, _, _ string) {
+		}, wire.Allowed, 2},
+		"locked": {func(l *library, _, _ string, _ int) {
+			l.must(l.op().Lock(l.desk.ctx, &operatorv1.LockRequest{}))
+		}, wire.RunEnded, 1},
+		"disabled": {func(l *library, _, _ string, _ int) {
 			l.must(l.op().SetSubject(l.desk.ctx, &operatorv1.SetSubjectRequest{Name: "worker", Enabled: new(bool)}))
-		}, wire.RunEnded},
+		}, wire.RunEnded, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLibrary(t)
 			mine, foreign := l.learn("acme", "plan", ""), l.learn("other", "plan", "")
 			l.indexKnowledge()
 			c := l.recall(l.run, kindMemorySearch, grants.ToolSearchKnowledge, grants.MemoryRead, nil)
-			got, err := answerFrom(l.ctx, c, func(*memory.Index, []string) (*brokerv1.SearchKnowledgeResponse, uint64, error) {
-				tc.meanwhile(l, mine, foreign)
-				return &brokerv1.SearchKnowledgeResponse{Total: 1}, 1, nil
+			tries := 0
+			got, err := answerFrom(l.ctx, c, func(ix *memory.Index, scope []string) (*brokerv1.SearchKnowledgeResponse, uint64, error) {
+				tries++
+				out := &brokerv1.SearchKnowledgeResponse{}
+				list, err := c.recent(ix, memory.Scope{Tenants: scope}, 10, "")
+				for i := range list {
+					out.Hits = append(out.Hits, &brokerv1.KnowledgeHit{Entry: list[i].message()})
+				}
+				tc.meanwhile(l, mine, foreign, tries)
+				return out, 1, err
 			})
-			if reasonOf(err) != tc.want || (got != nil) != (tc.want == wire.Allowed) {
-				t.Errorf("%v, %v; want %s", got, err, tc.want)
+			if reasonOf(err) != tc.want || (got != nil) != (tc.want == wire.Allowed) || tries != tc.tries {
+				t.Errorf("%v, %v after %d; want %s after %d", got, err, tries, tc.want, tc.tries)
+			}
+			if hits := len(got.GetHits()); tc.want == wire.Allowed && hits != 2-tc.tries {
+				t.Errorf("%d entries are handed out after %d tries", hits, tries)
 			}
 		})
+	}
+}
+
+// From the moment at which it is known that an entry will be forgotten nothing reads it,
+// although the vault and the index still hold it.
+func TestNothingReadsWhatIsBeingForgotten(t *testing.T) {
+	l := newLibrary(t)
+	first := l.learn("acme", "plan of old", "")
+	mine := l.learn("acme", "plan", first)
+	l.indexKnowledge()
+	look := func() string {
+		t.Helper()
+		searched, err := l.search("plan")
+		l.must(nil, err)
+		read, err := l.read(mine)
+		l.must(nil, err)
+		chain, err := broker{d: l.Daemon}.EntryHistory(l.ctx, &brokerv1.EntryHistoryRequest{RunId: l.run.id, EntryId: first})
+		l.must(nil, err)
+		recent, err := broker{d: l.Daemon}.BrowseRecent(l.ctx, &brokerv1.BrowseRecentRequest{RunId: l.run.id})
+		l.must(nil, err)
+		return fmt.Sprint(len(searched.GetHits()), read.GetEntry().GetTitle(), len(chain.GetEntries()), chain.GetEntries()[0].GetTitle(), len(recent.GetEntries()))
+	}
+	if got := look(); got != "1plan2plan1" { // the control
+		t.Fatal(got)
+	}
+	l.state().knowledge.cut("acme", mine)
+	if got := look(); got != "020" {
+		t.Error(got)
+	}
+	l.must(l.op().ForgetKnowledge(l.desk.ctx, &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{mine}}))
+	if l.state().knowledge.goes(mine) {
+		t.Error("it is still being forgotten")
 	}
 }
 

@@ -68,7 +68,7 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 		all = slices.Compact(all)
 		now := d.clock.now().UnixMilli()
 		rows := map[string][]byte{}
-		tenants := map[string]bool{}
+		of := map[string][]string{} // entries by tenant
 		c := change{}
 		err = d.vault.View(func(tx *vault.Tx) error {
 			for _, id := range all {
@@ -85,7 +85,7 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 				if captured := time.UnixMilli(e.Created); captured.Before(oldest) {
 					oldest = captured
 				}
-				tenants[e.Tenant] = true
+				of[e.Tenant] = append(of[e.Tenant], id)
 				record := o.entry(ctx, kindMemoryForget)
 				record.ResourceID, record.Tenants = id, []string{e.Tenant}
 				c.effects = append(c.effects, record)
@@ -105,8 +105,8 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 			return tx.Put(bucketDaemon, rowPurge, []byte{1})
 		}
 		c.restrict = func(st *state) {
-			for tenant := range tenants {
-				st.knowledge.cut(tenant)
+			for tenant, entries := range of {
+				st.knowledge.cut(tenant, entries...)
 			}
 		}
 		forgotten := slices.Clone(response.EntryIds)

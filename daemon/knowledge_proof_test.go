@@ -191,7 +191,9 @@ func TestCapturedAtOnce(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
-					refused++
+					if refused++; wire.FromError(err).Reason != wire.ResourceChanged {
+						t.Errorf("%v", err)
+					}
 					return
 				}
 				added[got.GetEntry().GetEntryId()] = true
@@ -204,6 +206,48 @@ func TestCapturedAtOnce(t *testing.T) {
 	}
 	if chain, err := run.EntryHistory(t.Context(), &brokerv1.EntryHistoryRequest{RunId: run.ID, EntryId: first}); err != nil || len(chain.GetEntries()) != 2 {
 		t.Errorf("%v, %v", chain, err)
+	}
+}
+
+// Who supersedes what another has superseded meanwhile is told to look again, as often
+// as that happens; who may not read the tenant learns nothing of what stands in it.
+func TestOvertaken(t *testing.T) {
+	d := daemontest.Start(t)
+	run := librarian(t, d, "acme", "beta")
+	first := capture(t, run, "acme", "one", "", "")
+	capture(t, run, "acme", "two", "", first)
+	elsewhere := capture(t, run, "beta", "three", "", "")
+	d.AddSubject("writer")
+	d.Grant("writer", "memory.write:acme")
+	supersede := func(run *daemontest.Run, id string) *wire.Error {
+		return wire.FromError(second(run.CaptureKnowledge(t.Context(), &brokerv1.CaptureKnowledgeRequest{RunId: run.ID, Tenant: "acme", Kind: "note", Title: "x", Supersedes: id})))
+	}
+	for range 60 { // more than are refused before it is too many
+		err := supersede(run, first)
+		if err == nil || err.Reason != wire.ResourceChanged || err.Argument != "supersedes" || !strings.Contains(err.Message, "history") || strings.Contains(err.Message, first) {
+			t.Fatalf("%+v", err)
+		}
+	}
+	e := d.Await(0, func(e verify.Entry) bool { return e.Cause == "SUPERSEDED" })
+	if e.Kind != "memory.capture" || e.Decision != "error" || e.SubjectID != "worker" {
+		t.Errorf("%+v", e)
+	}
+	for _, id := range []string{elsewhere, "aaaaaaaaaaaaaaaa"} {
+		if err := supersede(run, id); err == nil || err.Reason != wire.InvalidArgument {
+			t.Errorf("%s: %+v", id, err)
+		}
+	}
+	writer := d.Open("writer")
+	seen, unseen := supersede(writer, first), supersede(writer, "aaaaaaaaaaaaaaaa")
+	if diff := cmp.Diff(seen, unseen); diff != "" || seen == nil || seen.Reason != wire.InvalidArgument {
+		t.Errorf("%+v %s", seen, diff)
+	}
+	limited := false
+	for range 60 { // the control
+		limited = limited || supersede(writer, first).Reason == wire.RateLimited
+	}
+	if !limited {
+		t.Error("malformed requests are not rationed")
 	}
 }
 

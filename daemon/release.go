@@ -29,6 +29,9 @@ type ask struct {
 	// done; nil for requests that release nothing, such as explain. Its error may be
 	// a *wire.Error.
 	open func(*opened) error
+	// stale reports, under the log's mutex, that what was opened is not what it would
+	// be now: it is opened again, a few times. Nil: it never is.
+	stale func() bool
 	// gate asks a person for what the decision leaves to one; nil: nobody is asked,
 	// and what is gated is refused.
 	gate func(context.Context, grants.Capability, verdict) (gateAnswer, error)
@@ -213,6 +216,24 @@ func (p *passage) person(ctx context.Context) error {
 // place opens what is allowed and gives the ask its place in the log, where it is
 // judged for good. An error of the log is told by finish.
 func (p *passage) place() error {
+	for try := 1; ; try++ {
+		err := p.placeOnce(try < maxTries)
+		if err != nil || !errors.Is(p.err, errStale) {
+			return err
+		}
+		p.out.wipe()
+	}
+}
+
+// maxTries is how often what is stale by then is opened, before it is refused as
+// something that changes all the time.
+const maxTries = 8
+
+// errStale keeps what has to be opened again out of the log.
+var errStale = errors.New("it is not what is there any more")
+
+// placeOnce is place; with again it is left at errStale where what was opened is stale.
+func (p *passage) placeOnce(again bool) error {
 	d, a := p.d, p.a
 	if a.open != nil && p.v.outcome == grants.Allowed && !p.v.replayed {
 		switch err := a.open(&p.out); {
@@ -232,6 +253,9 @@ func (p *passage) place() error {
 		write = (*audit.Log).AppendGrouped
 	}
 	p.ticket, p.err = write(d.log(), func(seq uint64, now time.Time) (audit.Entry, error) {
+		if again && a.stale != nil && p.v.outcome == grants.Allowed && !p.v.failed && a.stale() {
+			return audit.Entry{}, errStale
+		}
 		if a.also != nil {
 			a.also.at(seq, now)
 		}

@@ -234,6 +234,10 @@ func (knowledgeAsk) refused(why *wire.Error) any {
 		if result.Argument = why.Argument; why.Message != wire.Deny(wire.InvalidArgument).Message {
 			result.Message = strings.TrimSuffix(result.Message, ".") + ": " + why.Message + "."
 		}
+	case wire.ResourceChanged:
+		if result.Argument = why.Argument; why.Argument != "" {
+			result.Message = "The memory changed meanwhile: " + why.Message + "."
+		}
 	case wire.TenantOutOfScope:
 		result.Tool, result.RequestedTenants, result.AllowedTenants = why.Tool, names(why.Requested), names(why.Allowed)
 	}

@@ -40,6 +40,7 @@ const (
 	causeScopeChanged   cause = "SCOPE_CHANGED"
 	causeAllTenants     cause = "ALL_TENANTS"
 	causeSearchTooLong  cause = "SEARCH_TOO_LONG"
+	causeSuperseded     cause = "SUPERSEDED"
 	causeShareFull      cause = "SHARE_FULL"
 	causeMemoryFull     cause = "MEMORY_FULL"
 	causeCapturesRate   cause = "CAPTURES_RATE"
@@ -220,6 +221,7 @@ func meanings() map[cause]string {
 		causeShareFull:      "the subject has captured as much of the memory as config.yaml lets one (memory.subjectEntries, memory.subjectBytes)",
 		causeMemoryFull:     "the memory holds as many entries as there may be, or its index takes as much as it may",
 		causeCapturesRate:   "the subject has captured as often in a minute as config.yaml lets one (memory.capturesPerMinute)",
+		causeSuperseded:     "another entry had taken the place of what it was to supersede; it was told to look again",
 		causeSearchTooLong:  "what was looked for stands in more places than one search reads",
 		causeScopeChanged:   "what the subject may read became less while it was read",
 		causeOtherHeader:    "a header claimed to say who asks, and was taken out",

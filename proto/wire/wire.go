@@ -104,8 +104,9 @@ type Error struct {
 	// Approval is the id of the request to a person that ApprovalPending is about.
 	Approval string
 
-	// Argument is set with InvalidArgument where an agent can mend it: which one is no
-	// good. Message says then what it has to be, and repeats nothing of it.
+	// Argument is set with InvalidArgument, and with ResourceChanged, where an agent can
+	// mend it: which one is no good, or not any more. Message says then what it has to
+	// be, or what to do, and repeats nothing of it.
 	Argument string
 
 	// Tool, Requested and Allowed are set with TenantOutOfScope: the tool, the tenants
@@ -201,6 +202,12 @@ func Unauthenticated(auth Auth) *Error {
 // what it has to be, for agents, and repeats nothing of what it is.
 func Invalid(argument, message string) *Error {
 	return &Error{Reason: InvalidArgument, Argument: argument, Message: message}
+}
+
+// Overtaken is the error of a request with an argument that was good until somebody
+// else did the like: message says what to do, for agents, and repeats nothing of it.
+func Overtaken(argument, message string) *Error {
+	return &Error{Reason: ResourceChanged, Argument: argument, Message: message}
 }
 
 // OutOfScope is the error of a request that names tenants beyond the granted scope:
