@@ -132,6 +132,9 @@ func parseLine(line []byte) (one knowledgeLine, err error) {
 	if !utf8.Valid(line) {
 		return one, errors.New("it is not UTF-8")
 	}
+	if !wire.WholeText(line) {
+		return one, errors.New("it has half of a surrogate pair, which is no character")
+	}
 	members := map[string]any{
 		"id": &one.ID, "tenant": &one.Tenant, "kind": &one.Kind, "title": &one.Title, "text": &one.Text, "tags": &one.Tags,
 		"created": &one.Created, "subject": &one.Subject, "supersedes": &one.Supersedes,

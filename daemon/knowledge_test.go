@@ -431,6 +431,8 @@ func TestImportLines(t *testing.T) {
 		{`{` + good + `,"created":"qzx"}`, "created is not of its type"},
 		{`{` + good + `,"created":1.5}`, "created is not of its type"},
 		{`{` + good + `,"text":"qzx` + "\xff" + `"}`, "not UTF-8"},
+		{`{` + good + `,"text":"qzx\ud800"}`, "half of a surrogate pair"},
+		{`{` + good + `,"tags":["qzx\udc00"]}`, "half of a surrogate pair"},
 		{`{` + good + `,"text":"` + strings.Repeat("qzx", 100<<10) + `"}`, "longer than"},
 	} {
 		stream, err := d.Operator().ImportKnowledge(t.Context())

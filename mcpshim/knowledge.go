@@ -143,6 +143,9 @@ func (a *arguments) get(key string) []byte {
 	return nil
 }
 
+// wholeText is what a text has to be that JSON writes with escapes.
+const wholeText = "text of whole characters: half of a surrogate pair is none"
+
 func (a *arguments) text(key string, required bool) string {
 	raw := a.get(key)
 	switch {
@@ -153,6 +156,7 @@ func (a *arguments) text(key string, required bool) string {
 		a.expect(false, key, "a string")
 		return ""
 	}
+	a.expect(wire.WholeText(raw), key, wholeText)
 	text := strict.Unquote(raw)
 	// Empty would mean that there is no limit, or nothing to replace: it is not said by
 	// saying nothing.
@@ -175,6 +179,7 @@ func (a *arguments) texts(key string) []string {
 			a.expect(false, key, what)
 			return nil
 		}
+		a.expect(wire.WholeText(one), key, wholeText)
 		texts = append(texts, strict.Unquote(one))
 	}
 	return texts

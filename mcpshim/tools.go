@@ -93,7 +93,7 @@ func stringArgument(arguments []strict.Member, key, missing string) (value strin
 		if one.Key != key {
 			continue
 		}
-		if one.Raw[0] != '"' {
+		if one.Raw[0] != '"' || !wire.WholeText(one.Raw) {
 			return missing, false
 		}
 		value, ok = strict.Unquote(one.Raw), true

@@ -7,9 +7,11 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"subjectbroker/daemon/daemontest"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 )
 
@@ -74,6 +76,51 @@ func TestGatewayMemory(t *testing.T) {
 	stateless := structured(t, a.modern("tools/call", "search_knowledge", `"name":"search_knowledge","arguments":{"query":"needle"},`))
 	if !strings.Contains(stateless, "a note of acme") || strings.Contains(stateless, "beta") {
 		t.Error(stateless)
+	}
+}
+
+// Half of a surrogate pair is no character: it is refused by argument and rule, on every
+// wire, and nothing is kept in its place.
+func TestHalfOfAPair(t *testing.T) {
+	var offset atomic.Int64
+	d := daemontest.StartWith(t, daemontest.Options{Now: func() time.Time { return time.Now().Add(time.Duration(offset.Load())) }})
+	if _, err := d.Operator().AddTenant(t.Context(), &operatorv1.AddTenantRequest{Name: "acme"}); err != nil {
+		t.Fatal(err)
+	}
+	d.AddSubject("worker")
+	d.Grant("worker", "memory.read:acme")
+	d.Grant("worker", "memory.write:acme")
+	_, key := mint(t, d, "worker", "acme")
+	f := stand(t, d, Limits{}, nil)
+	shim, session, stateless := newStdioShim(t, d, "worker"), f.agent(key), f.agent(key)
+	shim.greet()
+	session.greet()
+	for wire, call := range map[string]func(tool, arguments string) string{
+		"stdio": shim.call, "a session": session.call,
+		"stateless": func(tool, arguments string) string {
+			return structured(t, stateless.modern("tools/call", tool, `"name":"`+tool+`","arguments":`+arguments+`,`))
+		},
+	} {
+		const note = `"tenant":"acme","kind":"note"`
+		for _, one := range []struct{ tool, arguments, argument string }{
+			{"capture_knowledge", `{` + note + `,"title":"x","text":"a\ud800b"}`, "text"},
+			{"capture_knowledge", `{` + note + `,"title":"\udc00","text":""}`, "title"},
+			{"capture_knowledge", `{` + note + `,"title":"x","text":"","tags":["ok","\ud83d\u0041"]}`, "tags"},
+			{"search_knowledge", `{"query":"a \ud800"}`, "query"},
+			{"read_entry", `{"entryId":"\ud800"}`, "entryId"},
+		} {
+			offset.Add(int64(time.Minute)) // the budget for denials is full again
+			got := call(one.tool, one.arguments)
+			if !strings.Contains(got, `"reasonCode":"INVALID_ARGUMENT","argument":"`+one.argument+`"`) || !strings.Contains(got, "surrogate pair") {
+				t.Errorf("%s: %s %s: %s", wire, one.tool, one.arguments, got)
+			}
+		}
+		if got := call("capture_knowledge", `{`+note+`,"title":"whole on `+wire+`","text":"\ud83d\ude80"}`); !strings.Contains(got, `"allow"`) { // the control
+			t.Errorf("%s: %s", wire, got)
+		}
+		if got := call("browse_recent", `{"limit":1}`); !strings.Contains(got, "🚀") || strings.Contains(got, "\ufffd") {
+			t.Errorf("%s: %s", wire, got)
+		}
 	}
 }
 
