@@ -117,6 +117,9 @@ var needs = map[string]func(st *state, req any) need{
 	operatorv1.OperatorService_ForgetKnowledge_FullMethodName: fixed(nothing),
 	operatorv1.OperatorService_ImportKnowledge_FullMethodName: fixed(nothing), // a stream: it asks itself
 	operatorv1.OperatorService_ExportKnowledge_FullMethodName: fixed(nothing), // likewise
+	operatorv1.OperatorService_ListKnowledge_FullMethodName:   fixed(whenRaised),
+	operatorv1.OperatorService_GetKnowledge_FullMethodName:    fixed(whenRaised),
+	operatorv1.OperatorService_SearchKnowledge_FullMethodName: fixed(whenRaised),
 
 	operatorv1.OperatorService_ListApprovals_FullMethodName:  fixed(nothing),
 	operatorv1.OperatorService_DecideApproval_FullMethodName: fixed(always), // nobody approves on their own word

@@ -121,6 +121,9 @@ func TestNeedOfEveryOperatorCall(t *testing.T) {
 		"ForgetKnowledge": never("takes away"),
 		"ImportKnowledge": never("asks itself"),
 		"ExportKnowledge": never("likewise"),
+		"ListKnowledge":   {{"discloses", nil, whenRaised}},
+		"GetKnowledge":    {{"discloses", nil, whenRaised}},
+		"SearchKnowledge": {{"discloses", nil, whenRaised}},
 
 		"CreateGrants": never("is judged by its grants: see below"),
 		"RevokeGrants": never("likewise"),

@@ -120,6 +120,9 @@ var calls = map[string]call{
 	operatorv1.OperatorService_ForgetKnowledge_FullMethodName: {kindMemoryForget, "forget-knowledge"},
 	operatorv1.OperatorService_ImportKnowledge_FullMethodName: {kindMemoryImport, "import-knowledge"},
 	operatorv1.OperatorService_ExportKnowledge_FullMethodName: {kindMemoryExport, "export-knowledge"},
+	operatorv1.OperatorService_ListKnowledge_FullMethodName:   {kindMemoryLook, "list"},
+	operatorv1.OperatorService_GetKnowledge_FullMethodName:    {kindMemoryLook, "show"},
+	operatorv1.OperatorService_SearchKnowledge_FullMethodName: {kindMemoryLook, "search"},
 
 	operatorv1.OperatorService_ListApprovals_FullMethodName:  {kindOperatorRead, "list-approvals"},
 	operatorv1.OperatorService_DecideApproval_FullMethodName: {kindApprovalApprove, "decide-approval"},

@@ -129,6 +129,9 @@ func allowed(files, run string, backup []byte, closed *operatorv1.SegmentCopy, l
 		{"RevokeAgentKey", "agentkey.revoke", &operatorv1.RevokeAgentKeyRequest{Key: "laptop"}},
 		{"ImportKnowledge", "memory.import", &operatorv1.ImportKnowledgeRequest{Tenant: "team", Lines: []byte(`{"kind":"note","title":"imported"}`)}},
 		{"ExportKnowledge", "memory.export", &operatorv1.ExportKnowledgeRequest{}},
+		{"ListKnowledge", "memory.look", &operatorv1.ListKnowledgeRequest{}},
+		{"GetKnowledge", "memory.look", nil},
+		{"SearchKnowledge", "memory.look", &operatorv1.SearchKnowledgeRequest{Query: "imported"}},
 		{"ForgetKnowledge", "memory.forget", nil},
 		{"RemoveTenant", "memory.tenant_remove", &operatorv1.RemoveTenantRequest{Name: "acme"}},
 		{"AddServer", "server.add", &operatorv1.AddServerRequest{Server: &operatorv1.Server{Name: "hosted", Command: []string{"/bin/false"}}}},
@@ -205,19 +208,21 @@ func TestEveryAllowedCallIsAccountedFor(t *testing.T) {
 		must(t, err)
 		return recent.GetEntries()[0].GetEntryId()
 	}
+	newest := func() string {
+		t.Helper()
+		list, err := d.Operator().ListKnowledge(t.Context(), &operatorv1.ListKnowledgeRequest{Limit: 1})
+		must(t, err)
+		return list.GetEntries()[0].GetEntryId()
+	}
 	later := map[string]func() proto.Message{
 		"CaptureKnowledge": func() proto.Message {
 			awaitMemory(t, d)
 			return &brokerv1.CaptureKnowledgeRequest{RunId: run.ID, Tenant: "team", Kind: "note", Title: "hello"}
 		},
-		"ReadEntry":    func() proto.Message { return &brokerv1.ReadEntryRequest{RunId: run.ID, EntryId: entry()} },
-		"EntryHistory": func() proto.Message { return &brokerv1.EntryHistoryRequest{RunId: run.ID, EntryId: entry()} },
-		"ForgetKnowledge": func() proto.Message {
-			spare := d.Open("worker")
-			recent, err := spare.BrowseRecent(t.Context(), &brokerv1.BrowseRecentRequest{RunId: spare.ID})
-			must(t, err)
-			return &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{recent.GetEntries()[0].GetEntryId()}}
-		},
+		"ReadEntry":       func() proto.Message { return &brokerv1.ReadEntryRequest{RunId: run.ID, EntryId: entry()} },
+		"EntryHistory":    func() proto.Message { return &brokerv1.EntryHistoryRequest{RunId: run.ID, EntryId: entry()} },
+		"GetKnowledge":    func() proto.Message { return &operatorv1.GetKnowledgeRequest{EntryId: newest()} },
+		"ForgetKnowledge": func() proto.Message { return &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{newest()}} },
 		"Authenticate": func() proto.Message {
 			minted, err := d.Operator().MintAgentKey(t.Context(), &operatorv1.MintAgentKeyRequest{Subject: "worker"})
 			must(t, err)
@@ -294,7 +299,7 @@ func TestEveryRefusedCallIsAccountedFor(t *testing.T) {
 		"Status": true, "ConfirmClock": true, "ListSubjects": true, "ListGrants": true, "ListRuns": true, "WatchEvents": true,
 		"CheckFiles": true, "AuditHead": true, "ReadAudit": true, "ListDenials": true, "Export": true, "Lock": true, "Unlock": true, "Panic": true,
 		"CloseSession": true, "ListPolicies": true, "CallStats": true, "ListApprovals": true, "WatchApprovals": true,
-		"ListAgentKeys": true, "ListTenants": true, "ImportKnowledge": true, "ExportKnowledge": true,
+		"ListAgentKeys": true, "ListTenants": true, "ImportKnowledge": true, "ExportKnowledge": true, "ListKnowledge": true,
 	}
 	methods(func(service protoreflect.ServiceDescriptor, method protoreflect.MethodDescriptor) {
 		conn := broker

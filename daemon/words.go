@@ -77,6 +77,7 @@ const (
 	kindMemoryForget  audit.Kind = "memory.forget"
 	kindMemoryImport  audit.Kind = "memory.import" // one for each tenant of a piece; count: entries
 	kindMemoryExport  audit.Kind = "memory.export"
+	kindMemoryLook    audit.Kind = "memory.look" // an operator saw entries; action: list, show or search
 
 	kindServerAdd     audit.Kind = "server.add"
 	kindServerSet     audit.Kind = "server.set" // another command, url, environment or headers

@@ -114,6 +114,8 @@ func (a *app) names(ctx context.Context) complete.Names {
 			return a.whereCandidates(ctx, typed)
 		case sort == "tier":
 			return tierCandidates(command)
+		case sort == "kind" && noun == "memory":
+			return entryKindNames()
 		case sort == "k" && noun == "audit":
 			return kindCandidates()
 		}

@@ -76,7 +76,7 @@ func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
 	case len(c.ID) > wire.MaxForget:
 		return refuse(doing, "at most %s at once", count(wire.MaxForget, "entry"))
 	case slices.ContainsFunc(c.ID, func(id string) bool { return len(id) != entryIDLength }): // before anybody is asked
-		return refuse(doing, "an id has %d letters and digits; sbctl memory export has them", entryIDLength)
+		return refuse(doing, "an id has %d letters and digits; sbctl memory list has them", entryIDLength)
 	}
 	if c.History {
 		question += ", with all older versions"

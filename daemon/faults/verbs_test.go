@@ -738,6 +738,7 @@ var lasting = []string{
 	"Status", "GetSecret", "CheckFiles", "ListResources", "GetResource", "ListSubjects", "ListGrants", "Explain", "ListRuns",
 	"WatchEvents", "Export", "AuditHead", "ReadAudit", "ListDenials", "ShowKeys", "TestSlot", "VerifyBackup", "ListBackups",
 	"ListServers", "GetServer", "ReadServerLogs", "ListPolicies", "CallStats", "Metrics", "ListApprovals", "WatchApprovals", "ListAgentKeys", "ListTenants", "ExportKnowledge",
+	"ListKnowledge", "GetKnowledge", "SearchKnowledge",
 	"GetOperator", "CloseSession", // a session ends with its daemon in any case
 }
 

@@ -1444,6 +1444,702 @@ func (x *ExportKnowledgeResponse) GetTotal() uint64 {
 	return 0
 }
 
+// KnowledgeEntry is one entry of the memory, as the operator sees it.
+type KnowledgeEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the entry, 16 lower-case letters and digits, the same for ever.
+	EntryId string `protobuf:"bytes,1,opt,name=entry_id,json=entryId,proto3" json:"entry_id,omitempty"`
+	// Tenant that holds it.
+	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// note, decision or lesson.
+	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Title; empty of one that was forgotten.
+	Title string `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`
+	// Text; in lists and searches an excerpt, of versions beside the one that was asked
+	// for none.
+	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	// Tags, sorted.
+	Tags []string `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
+	// Who captured it, or, of one that was imported, who did in the words of the file.
+	Subject string `protobuf:"bytes,7,opt,name=subject,proto3" json:"subject,omitempty"`
+	// When it was captured.
+	Created int64 `protobuf:"varint,8,opt,name=created,proto3" json:"created,omitempty"`
+	// Run under which it was captured; empty of one that was imported or forgotten.
+	RunId string `protobuf:"bytes,9,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// Launch of that run; empty when there was none.
+	LaunchId string `protobuf:"bytes,10,opt,name=launch_id,json=launchId,proto3" json:"launch_id,omitempty"`
+	// Agent key that the run was opened with; empty when with none.
+	KeyId string `protobuf:"bytes,11,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// Entry that it took the place of; empty when of none.
+	Supersedes string `protobuf:"bytes,12,opt,name=supersedes,proto3" json:"supersedes,omitempty"`
+	// Entry that has taken its place; empty while it is the current one.
+	SupersededBy string `protobuf:"bytes,13,opt,name=superseded_by,json=supersededBy,proto3" json:"superseded_by,omitempty"`
+	// When that was; 0 while it is the current one.
+	Superseded int64 `protobuf:"varint,14,opt,name=superseded,proto3" json:"superseded,omitempty"`
+	// When its content was taken out; 0: it was not.
+	Forgotten int64 `protobuf:"varint,15,opt,name=forgotten,proto3" json:"forgotten,omitempty"`
+	// True when text is not the whole text.
+	Cut           bool `protobuf:"varint,16,opt,name=cut,proto3" json:"cut,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KnowledgeEntry) Reset() {
+	*x = KnowledgeEntry{}
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KnowledgeEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KnowledgeEntry) ProtoMessage() {}
+
+func (x *KnowledgeEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KnowledgeEntry.ProtoReflect.Descriptor instead.
+func (*KnowledgeEntry) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *KnowledgeEntry) GetEntryId() string {
+	if x != nil {
+		return x.EntryId
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *KnowledgeEntry) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *KnowledgeEntry) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetLaunchId() string {
+	if x != nil {
+		return x.LaunchId
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetSupersedes() string {
+	if x != nil {
+		return x.Supersedes
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetSupersededBy() string {
+	if x != nil {
+		return x.SupersededBy
+	}
+	return ""
+}
+
+func (x *KnowledgeEntry) GetSuperseded() int64 {
+	if x != nil {
+		return x.Superseded
+	}
+	return 0
+}
+
+func (x *KnowledgeEntry) GetForgotten() int64 {
+	if x != nil {
+		return x.Forgotten
+	}
+	return 0
+}
+
+func (x *KnowledgeEntry) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+// ListKnowledgeRequest asks for the newest current entries.
+type ListKnowledgeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tenants; none means all.
+	Tenants []string `protobuf:"bytes,1,rep,name=tenants,proto3" json:"tenants,omitempty"`
+	// Kinds; none means all.
+	Kinds []string `protobuf:"bytes,2,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Only what was captured at or after this time; 0: no limit.
+	Since int64 `protobuf:"varint,3,opt,name=since,proto3" json:"since,omitempty"`
+	// At most so many, 1 to 100; 0 means 20.
+	Limit uint32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only what comes after the entry with this id, for the next page; empty for the
+	// first.
+	Before        string `protobuf:"bytes,5,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKnowledgeRequest) Reset() {
+	*x = ListKnowledgeRequest{}
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKnowledgeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKnowledgeRequest) ProtoMessage() {}
+
+func (x *ListKnowledgeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKnowledgeRequest.ProtoReflect.Descriptor instead.
+func (*ListKnowledgeRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListKnowledgeRequest) GetTenants() []string {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+func (x *ListKnowledgeRequest) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *ListKnowledgeRequest) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *ListKnowledgeRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListKnowledgeRequest) GetBefore() string {
+	if x != nil {
+		return x.Before
+	}
+	return ""
+}
+
+// ListKnowledgeResponse lists entries, the newest first.
+type ListKnowledgeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Entries, their texts excerpts.
+	Entries       []*KnowledgeEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListKnowledgeResponse) Reset() {
+	*x = ListKnowledgeResponse{}
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListKnowledgeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListKnowledgeResponse) ProtoMessage() {}
+
+func (x *ListKnowledgeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListKnowledgeResponse.ProtoReflect.Descriptor instead.
+func (*ListKnowledgeResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListKnowledgeResponse) GetEntries() []*KnowledgeEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+// GetKnowledgeRequest names an entry.
+type GetKnowledgeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	EntryId       string `protobuf:"bytes,1,opt,name=entry_id,json=entryId,proto3" json:"entry_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetKnowledgeRequest) Reset() {
+	*x = GetKnowledgeRequest{}
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetKnowledgeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetKnowledgeRequest) ProtoMessage() {}
+
+func (x *GetKnowledgeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetKnowledgeRequest.ProtoReflect.Descriptor instead.
+func (*GetKnowledgeRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GetKnowledgeRequest) GetEntryId() string {
+	if x != nil {
+		return x.EntryId
+	}
+	return ""
+}
+
+// GetKnowledgeResponse is the entry and its versions.
+type GetKnowledgeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entry, whole.
+	Entry *KnowledgeEntry `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// Versions of it, the current one first, without texts: the newest 200, or, of one
+	// that is not among these, those from there on.
+	Versions []*KnowledgeEntry `protobuf:"bytes,2,rep,name=versions,proto3" json:"versions,omitempty"`
+	// Versions in all.
+	Total         uint64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetKnowledgeResponse) Reset() {
+	*x = GetKnowledgeResponse{}
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetKnowledgeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetKnowledgeResponse) ProtoMessage() {}
+
+func (x *GetKnowledgeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetKnowledgeResponse.ProtoReflect.Descriptor instead.
+func (*GetKnowledgeResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetKnowledgeResponse) GetEntry() *KnowledgeEntry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *GetKnowledgeResponse) GetVersions() []*KnowledgeEntry {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+func (x *GetKnowledgeResponse) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+// SearchKnowledgeRequest asks for what fits a query.
+type SearchKnowledgeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Words, "phrases" and beginnings*, at most 1 KiB.
+	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
+	// Tenants; none means all.
+	Tenants []string `protobuf:"bytes,2,rep,name=tenants,proto3" json:"tenants,omitempty"`
+	// Kinds; none means all.
+	Kinds []string `protobuf:"bytes,3,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Only what was captured at or after this time; 0: no limit.
+	Since int64 `protobuf:"varint,4,opt,name=since,proto3" json:"since,omitempty"`
+	// At most so many, 1 to 100; 0 means 20.
+	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchKnowledgeRequest) Reset() {
+	*x = SearchKnowledgeRequest{}
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchKnowledgeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchKnowledgeRequest) ProtoMessage() {}
+
+func (x *SearchKnowledgeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchKnowledgeRequest.ProtoReflect.Descriptor instead.
+func (*SearchKnowledgeRequest) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *SearchKnowledgeRequest) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+func (x *SearchKnowledgeRequest) GetTenants() []string {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+func (x *SearchKnowledgeRequest) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *SearchKnowledgeRequest) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+func (x *SearchKnowledgeRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// SearchKnowledgeResponse lists hits, best first.
+type SearchKnowledgeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hits.
+	Hits []*KnowledgeHit `protobuf:"bytes,1,rep,name=hits,proto3" json:"hits,omitempty"`
+	// How many entries fit in all.
+	Total         uint64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchKnowledgeResponse) Reset() {
+	*x = SearchKnowledgeResponse{}
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchKnowledgeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchKnowledgeResponse) ProtoMessage() {}
+
+func (x *SearchKnowledgeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchKnowledgeResponse.ProtoReflect.Descriptor instead.
+func (*SearchKnowledgeResponse) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SearchKnowledgeResponse) GetHits() []*KnowledgeHit {
+	if x != nil {
+		return x.Hits
+	}
+	return nil
+}
+
+func (x *SearchKnowledgeResponse) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+// KnowledgeHit is the current version of something that fits.
+type KnowledgeHit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The current entry, its text an excerpt around what fits.
+	Entry *KnowledgeEntry `protobuf:"bytes,1,opt,name=entry,proto3" json:"entry,omitempty"`
+	// Okapi BM25 over the searched tenants; higher is better.
+	Score float64 `protobuf:"fixed64,2,opt,name=score,proto3" json:"score,omitempty"`
+	// Id of the version that fits, where that is an older one.
+	Matched string `protobuf:"bytes,3,opt,name=matched,proto3" json:"matched,omitempty"`
+	// Versions that the current one has replaced, newest first, at most 8.
+	Replaced      []*KnowledgeReplaced `protobuf:"bytes,4,rep,name=replaced,proto3" json:"replaced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KnowledgeHit) Reset() {
+	*x = KnowledgeHit{}
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KnowledgeHit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KnowledgeHit) ProtoMessage() {}
+
+func (x *KnowledgeHit) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KnowledgeHit.ProtoReflect.Descriptor instead.
+func (*KnowledgeHit) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *KnowledgeHit) GetEntry() *KnowledgeEntry {
+	if x != nil {
+		return x.Entry
+	}
+	return nil
+}
+
+func (x *KnowledgeHit) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *KnowledgeHit) GetMatched() string {
+	if x != nil {
+		return x.Matched
+	}
+	return ""
+}
+
+func (x *KnowledgeHit) GetReplaced() []*KnowledgeReplaced {
+	if x != nil {
+		return x.Replaced
+	}
+	return nil
+}
+
+// KnowledgeReplaced is an entry that another took the place of.
+type KnowledgeReplaced struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id.
+	EntryId string `protobuf:"bytes,1,opt,name=entry_id,json=entryId,proto3" json:"entry_id,omitempty"`
+	// Title.
+	Title string `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
+	// When it was replaced.
+	Replaced      int64 `protobuf:"varint,3,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KnowledgeReplaced) Reset() {
+	*x = KnowledgeReplaced{}
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KnowledgeReplaced) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KnowledgeReplaced) ProtoMessage() {}
+
+func (x *KnowledgeReplaced) ProtoReflect() protoreflect.Message {
+	mi := &file_subjectbroker_operator_v1_knowledge_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KnowledgeReplaced.ProtoReflect.Descriptor instead.
+func (*KnowledgeReplaced) Descriptor() ([]byte, []int) {
+	return file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *KnowledgeReplaced) GetEntryId() string {
+	if x != nil {
+		return x.EntryId
+	}
+	return ""
+}
+
+func (x *KnowledgeReplaced) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *KnowledgeReplaced) GetReplaced() int64 {
+	if x != nil {
+		return x.Replaced
+	}
+	return 0
+}
+
 var File_subjectbroker_operator_v1_knowledge_proto protoreflect.FileDescriptor
 
 const file_subjectbroker_operator_v1_knowledge_proto_rawDesc = "" +
@@ -1542,7 +2238,61 @@ const file_subjectbroker_operator_v1_knowledge_proto_rawDesc = "" +
 	"\ahistory\x18\x02 \x01(\bR\ahistory\"E\n" +
 	"\x17ExportKnowledgeResponse\x12\x14\n" +
 	"\x05lines\x18\x01 \x01(\fR\x05lines\x12\x14\n" +
-	"\x05total\x18\x02 \x01(\x04R\x05totalB:Z8subjectbroker/proto/subjectbroker/operator/v1;operatorv1b\x06proto3"
+	"\x05total\x18\x02 \x01(\x04R\x05total\"\xa9\x03\n" +
+	"\x0eKnowledgeEntry\x12\x19\n" +
+	"\bentry_id\x18\x01 \x01(\tR\aentryId\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05title\x18\x04 \x01(\tR\x05title\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\x12\x12\n" +
+	"\x04tags\x18\x06 \x03(\tR\x04tags\x12\x18\n" +
+	"\asubject\x18\a \x01(\tR\asubject\x12\x18\n" +
+	"\acreated\x18\b \x01(\x03R\acreated\x12\x15\n" +
+	"\x06run_id\x18\t \x01(\tR\x05runId\x12\x1b\n" +
+	"\tlaunch_id\x18\n" +
+	" \x01(\tR\blaunchId\x12\x15\n" +
+	"\x06key_id\x18\v \x01(\tR\x05keyId\x12\x1e\n" +
+	"\n" +
+	"supersedes\x18\f \x01(\tR\n" +
+	"supersedes\x12#\n" +
+	"\rsuperseded_by\x18\r \x01(\tR\fsupersededBy\x12\x1e\n" +
+	"\n" +
+	"superseded\x18\x0e \x01(\x03R\n" +
+	"superseded\x12\x1c\n" +
+	"\tforgotten\x18\x0f \x01(\x03R\tforgotten\x12\x10\n" +
+	"\x03cut\x18\x10 \x01(\bR\x03cut\"\x8a\x01\n" +
+	"\x14ListKnowledgeRequest\x12\x18\n" +
+	"\atenants\x18\x01 \x03(\tR\atenants\x12\x14\n" +
+	"\x05kinds\x18\x02 \x03(\tR\x05kinds\x12\x14\n" +
+	"\x05since\x18\x03 \x01(\x03R\x05since\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\x12\x16\n" +
+	"\x06before\x18\x05 \x01(\tR\x06before\"\\\n" +
+	"\x15ListKnowledgeResponse\x12C\n" +
+	"\aentries\x18\x01 \x03(\v2).subjectbroker.operator.v1.KnowledgeEntryR\aentries\"0\n" +
+	"\x13GetKnowledgeRequest\x12\x19\n" +
+	"\bentry_id\x18\x01 \x01(\tR\aentryId\"\xb4\x01\n" +
+	"\x14GetKnowledgeResponse\x12?\n" +
+	"\x05entry\x18\x01 \x01(\v2).subjectbroker.operator.v1.KnowledgeEntryR\x05entry\x12E\n" +
+	"\bversions\x18\x02 \x03(\v2).subjectbroker.operator.v1.KnowledgeEntryR\bversions\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\"\x8a\x01\n" +
+	"\x16SearchKnowledgeRequest\x12\x14\n" +
+	"\x05query\x18\x01 \x01(\tR\x05query\x12\x18\n" +
+	"\atenants\x18\x02 \x03(\tR\atenants\x12\x14\n" +
+	"\x05kinds\x18\x03 \x03(\tR\x05kinds\x12\x14\n" +
+	"\x05since\x18\x04 \x01(\x03R\x05since\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\"l\n" +
+	"\x17SearchKnowledgeResponse\x12;\n" +
+	"\x04hits\x18\x01 \x03(\v2'.subjectbroker.operator.v1.KnowledgeHitR\x04hits\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x04R\x05total\"\xc9\x01\n" +
+	"\fKnowledgeHit\x12?\n" +
+	"\x05entry\x18\x01 \x01(\v2).subjectbroker.operator.v1.KnowledgeEntryR\x05entry\x12\x14\n" +
+	"\x05score\x18\x02 \x01(\x01R\x05score\x12\x18\n" +
+	"\amatched\x18\x03 \x01(\tR\amatched\x12H\n" +
+	"\breplaced\x18\x04 \x03(\v2,.subjectbroker.operator.v1.KnowledgeReplacedR\breplaced\"`\n" +
+	"\x11KnowledgeReplaced\x12\x19\n" +
+	"\bentry_id\x18\x01 \x01(\tR\aentryId\x12\x14\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\x12\x1a\n" +
+	"\breplaced\x18\x03 \x01(\x03R\breplacedB:Z8subjectbroker/proto/subjectbroker/operator/v1;operatorv1b\x06proto3"
 
 var (
 	file_subjectbroker_operator_v1_knowledge_proto_rawDescOnce sync.Once
@@ -1556,7 +2306,7 @@ func file_subjectbroker_operator_v1_knowledge_proto_rawDescGZIP() []byte {
 	return file_subjectbroker_operator_v1_knowledge_proto_rawDescData
 }
 
-var file_subjectbroker_operator_v1_knowledge_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_subjectbroker_operator_v1_knowledge_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_subjectbroker_operator_v1_knowledge_proto_goTypes = []any{
 	(*AgentKey)(nil),                // 0: subjectbroker.operator.v1.AgentKey
 	(*MintAgentKeyRequest)(nil),     // 1: subjectbroker.operator.v1.MintAgentKeyRequest
@@ -1580,20 +2330,35 @@ var file_subjectbroker_operator_v1_knowledge_proto_goTypes = []any{
 	(*ImportKnowledgeResponse)(nil), // 19: subjectbroker.operator.v1.ImportKnowledgeResponse
 	(*ExportKnowledgeRequest)(nil),  // 20: subjectbroker.operator.v1.ExportKnowledgeRequest
 	(*ExportKnowledgeResponse)(nil), // 21: subjectbroker.operator.v1.ExportKnowledgeResponse
+	(*KnowledgeEntry)(nil),          // 22: subjectbroker.operator.v1.KnowledgeEntry
+	(*ListKnowledgeRequest)(nil),    // 23: subjectbroker.operator.v1.ListKnowledgeRequest
+	(*ListKnowledgeResponse)(nil),   // 24: subjectbroker.operator.v1.ListKnowledgeResponse
+	(*GetKnowledgeRequest)(nil),     // 25: subjectbroker.operator.v1.GetKnowledgeRequest
+	(*GetKnowledgeResponse)(nil),    // 26: subjectbroker.operator.v1.GetKnowledgeResponse
+	(*SearchKnowledgeRequest)(nil),  // 27: subjectbroker.operator.v1.SearchKnowledgeRequest
+	(*SearchKnowledgeResponse)(nil), // 28: subjectbroker.operator.v1.SearchKnowledgeResponse
+	(*KnowledgeHit)(nil),            // 29: subjectbroker.operator.v1.KnowledgeHit
+	(*KnowledgeReplaced)(nil),       // 30: subjectbroker.operator.v1.KnowledgeReplaced
 }
 var file_subjectbroker_operator_v1_knowledge_proto_depIdxs = []int32{
-	0, // 0: subjectbroker.operator.v1.MintAgentKeyResponse.key:type_name -> subjectbroker.operator.v1.AgentKey
-	0, // 1: subjectbroker.operator.v1.ListAgentKeysResponse.keys:type_name -> subjectbroker.operator.v1.AgentKey
-	0, // 2: subjectbroker.operator.v1.RotateAgentKeyResponse.key:type_name -> subjectbroker.operator.v1.AgentKey
-	0, // 3: subjectbroker.operator.v1.RotateAgentKeyResponse.old:type_name -> subjectbroker.operator.v1.AgentKey
-	0, // 4: subjectbroker.operator.v1.RevokeAgentKeyResponse.key:type_name -> subjectbroker.operator.v1.AgentKey
-	9, // 5: subjectbroker.operator.v1.AddTenantResponse.tenant:type_name -> subjectbroker.operator.v1.Tenant
-	9, // 6: subjectbroker.operator.v1.ListTenantsResponse.tenants:type_name -> subjectbroker.operator.v1.Tenant
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	0,  // 0: subjectbroker.operator.v1.MintAgentKeyResponse.key:type_name -> subjectbroker.operator.v1.AgentKey
+	0,  // 1: subjectbroker.operator.v1.ListAgentKeysResponse.keys:type_name -> subjectbroker.operator.v1.AgentKey
+	0,  // 2: subjectbroker.operator.v1.RotateAgentKeyResponse.key:type_name -> subjectbroker.operator.v1.AgentKey
+	0,  // 3: subjectbroker.operator.v1.RotateAgentKeyResponse.old:type_name -> subjectbroker.operator.v1.AgentKey
+	0,  // 4: subjectbroker.operator.v1.RevokeAgentKeyResponse.key:type_name -> subjectbroker.operator.v1.AgentKey
+	9,  // 5: subjectbroker.operator.v1.AddTenantResponse.tenant:type_name -> subjectbroker.operator.v1.Tenant
+	9,  // 6: subjectbroker.operator.v1.ListTenantsResponse.tenants:type_name -> subjectbroker.operator.v1.Tenant
+	22, // 7: subjectbroker.operator.v1.ListKnowledgeResponse.entries:type_name -> subjectbroker.operator.v1.KnowledgeEntry
+	22, // 8: subjectbroker.operator.v1.GetKnowledgeResponse.entry:type_name -> subjectbroker.operator.v1.KnowledgeEntry
+	22, // 9: subjectbroker.operator.v1.GetKnowledgeResponse.versions:type_name -> subjectbroker.operator.v1.KnowledgeEntry
+	29, // 10: subjectbroker.operator.v1.SearchKnowledgeResponse.hits:type_name -> subjectbroker.operator.v1.KnowledgeHit
+	22, // 11: subjectbroker.operator.v1.KnowledgeHit.entry:type_name -> subjectbroker.operator.v1.KnowledgeEntry
+	30, // 12: subjectbroker.operator.v1.KnowledgeHit.replaced:type_name -> subjectbroker.operator.v1.KnowledgeReplaced
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_subjectbroker_operator_v1_knowledge_proto_init() }
@@ -1607,7 +2372,7 @@ func file_subjectbroker_operator_v1_knowledge_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_subjectbroker_operator_v1_knowledge_proto_rawDesc), len(file_subjectbroker_operator_v1_knowledge_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -10753,7 +10753,7 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\aconsent\x18\x01 \x01(\v2\".subjectbroker.operator.v1.ConsentR\aconsent\"\x17\n" +
 	"\x15WatchApprovalsRequest\"Y\n" +
 	"\x16WatchApprovalsResponse\x12?\n" +
-	"\bapproval\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ApprovalR\bapproval2\xc3;\n" +
+	"\bapproval\x18\x01 \x01(\v2#.subjectbroker.operator.v1.ApprovalR\bapproval2\xa2>\n" +
 	"\x0fOperatorService\x12]\n" +
 	"\x06Status\x12(.subjectbroker.operator.v1.StatusRequest\x1a).subjectbroker.operator.v1.StatusResponse\x12o\n" +
 	"\fConfirmClock\x12..subjectbroker.operator.v1.ConfirmClockRequest\x1a/.subjectbroker.operator.v1.ConfirmClockResponse\x12W\n" +
@@ -10831,7 +10831,10 @@ const file_subjectbroker_operator_v1_operator_proto_rawDesc = "" +
 	"\x0eWatchApprovals\x120.subjectbroker.operator.v1.WatchApprovalsRequest\x1a1.subjectbroker.operator.v1.WatchApprovalsResponse0\x01\x12x\n" +
 	"\x0fForgetKnowledge\x121.subjectbroker.operator.v1.ForgetKnowledgeRequest\x1a2.subjectbroker.operator.v1.ForgetKnowledgeResponse\x12|\n" +
 	"\x0fImportKnowledge\x121.subjectbroker.operator.v1.ImportKnowledgeRequest\x1a2.subjectbroker.operator.v1.ImportKnowledgeResponse(\x010\x01\x12z\n" +
-	"\x0fExportKnowledge\x121.subjectbroker.operator.v1.ExportKnowledgeRequest\x1a2.subjectbroker.operator.v1.ExportKnowledgeResponse0\x01B:Z8subjectbroker/proto/subjectbroker/operator/v1;operatorv1b\x06proto3"
+	"\x0fExportKnowledge\x121.subjectbroker.operator.v1.ExportKnowledgeRequest\x1a2.subjectbroker.operator.v1.ExportKnowledgeResponse0\x01\x12r\n" +
+	"\rListKnowledge\x12/.subjectbroker.operator.v1.ListKnowledgeRequest\x1a0.subjectbroker.operator.v1.ListKnowledgeResponse\x12o\n" +
+	"\fGetKnowledge\x12..subjectbroker.operator.v1.GetKnowledgeRequest\x1a/.subjectbroker.operator.v1.GetKnowledgeResponse\x12x\n" +
+	"\x0fSearchKnowledge\x121.subjectbroker.operator.v1.SearchKnowledgeRequest\x1a2.subjectbroker.operator.v1.SearchKnowledgeResponseB:Z8subjectbroker/proto/subjectbroker/operator/v1;operatorv1b\x06proto3"
 
 var (
 	file_subjectbroker_operator_v1_operator_proto_rawDescOnce sync.Once
@@ -11003,16 +11006,22 @@ var file_subjectbroker_operator_v1_operator_proto_goTypes = []any{
 	(*ForgetKnowledgeRequest)(nil),        // 153: subjectbroker.operator.v1.ForgetKnowledgeRequest
 	(*ImportKnowledgeRequest)(nil),        // 154: subjectbroker.operator.v1.ImportKnowledgeRequest
 	(*ExportKnowledgeRequest)(nil),        // 155: subjectbroker.operator.v1.ExportKnowledgeRequest
-	(*MintAgentKeyResponse)(nil),          // 156: subjectbroker.operator.v1.MintAgentKeyResponse
-	(*ListAgentKeysResponse)(nil),         // 157: subjectbroker.operator.v1.ListAgentKeysResponse
-	(*RotateAgentKeyResponse)(nil),        // 158: subjectbroker.operator.v1.RotateAgentKeyResponse
-	(*RevokeAgentKeyResponse)(nil),        // 159: subjectbroker.operator.v1.RevokeAgentKeyResponse
-	(*AddTenantResponse)(nil),             // 160: subjectbroker.operator.v1.AddTenantResponse
-	(*ListTenantsResponse)(nil),           // 161: subjectbroker.operator.v1.ListTenantsResponse
-	(*RemoveTenantResponse)(nil),          // 162: subjectbroker.operator.v1.RemoveTenantResponse
-	(*ForgetKnowledgeResponse)(nil),       // 163: subjectbroker.operator.v1.ForgetKnowledgeResponse
-	(*ImportKnowledgeResponse)(nil),       // 164: subjectbroker.operator.v1.ImportKnowledgeResponse
-	(*ExportKnowledgeResponse)(nil),       // 165: subjectbroker.operator.v1.ExportKnowledgeResponse
+	(*ListKnowledgeRequest)(nil),          // 156: subjectbroker.operator.v1.ListKnowledgeRequest
+	(*GetKnowledgeRequest)(nil),           // 157: subjectbroker.operator.v1.GetKnowledgeRequest
+	(*SearchKnowledgeRequest)(nil),        // 158: subjectbroker.operator.v1.SearchKnowledgeRequest
+	(*MintAgentKeyResponse)(nil),          // 159: subjectbroker.operator.v1.MintAgentKeyResponse
+	(*ListAgentKeysResponse)(nil),         // 160: subjectbroker.operator.v1.ListAgentKeysResponse
+	(*RotateAgentKeyResponse)(nil),        // 161: subjectbroker.operator.v1.RotateAgentKeyResponse
+	(*RevokeAgentKeyResponse)(nil),        // 162: subjectbroker.operator.v1.RevokeAgentKeyResponse
+	(*AddTenantResponse)(nil),             // 163: subjectbroker.operator.v1.AddTenantResponse
+	(*ListTenantsResponse)(nil),           // 164: subjectbroker.operator.v1.ListTenantsResponse
+	(*RemoveTenantResponse)(nil),          // 165: subjectbroker.operator.v1.RemoveTenantResponse
+	(*ForgetKnowledgeResponse)(nil),       // 166: subjectbroker.operator.v1.ForgetKnowledgeResponse
+	(*ImportKnowledgeResponse)(nil),       // 167: subjectbroker.operator.v1.ImportKnowledgeResponse
+	(*ExportKnowledgeResponse)(nil),       // 168: subjectbroker.operator.v1.ExportKnowledgeResponse
+	(*ListKnowledgeResponse)(nil),         // 169: subjectbroker.operator.v1.ListKnowledgeResponse
+	(*GetKnowledgeResponse)(nil),          // 170: subjectbroker.operator.v1.GetKnowledgeResponse
+	(*SearchKnowledgeResponse)(nil),       // 171: subjectbroker.operator.v1.SearchKnowledgeResponse
 }
 var file_subjectbroker_operator_v1_operator_proto_depIdxs = []int32{
 	71,  // 0: subjectbroker.operator.v1.StatusResponse.runs:type_name -> subjectbroker.operator.v1.Run
@@ -11147,78 +11156,84 @@ var file_subjectbroker_operator_v1_operator_proto_depIdxs = []int32{
 	153, // 129: subjectbroker.operator.v1.OperatorService.ForgetKnowledge:input_type -> subjectbroker.operator.v1.ForgetKnowledgeRequest
 	154, // 130: subjectbroker.operator.v1.OperatorService.ImportKnowledge:input_type -> subjectbroker.operator.v1.ImportKnowledgeRequest
 	155, // 131: subjectbroker.operator.v1.OperatorService.ExportKnowledge:input_type -> subjectbroker.operator.v1.ExportKnowledgeRequest
-	1,   // 132: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
-	5,   // 133: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
-	7,   // 134: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
-	9,   // 135: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
-	30,  // 136: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
-	11,  // 137: subjectbroker.operator.v1.OperatorService.ShowKeys:output_type -> subjectbroker.operator.v1.ShowKeysResponse
-	13,  // 138: subjectbroker.operator.v1.OperatorService.RotateKey:output_type -> subjectbroker.operator.v1.RotateKeyResponse
-	15,  // 139: subjectbroker.operator.v1.OperatorService.Rekey:output_type -> subjectbroker.operator.v1.RekeyResponse
-	17,  // 140: subjectbroker.operator.v1.OperatorService.AddSlot:output_type -> subjectbroker.operator.v1.AddSlotResponse
-	19,  // 141: subjectbroker.operator.v1.OperatorService.TestSlot:output_type -> subjectbroker.operator.v1.TestSlotResponse
-	21,  // 142: subjectbroker.operator.v1.OperatorService.RemoveSlot:output_type -> subjectbroker.operator.v1.RemoveSlotResponse
-	23,  // 143: subjectbroker.operator.v1.OperatorService.Backup:output_type -> subjectbroker.operator.v1.BackupResponse
-	26,  // 144: subjectbroker.operator.v1.OperatorService.VerifyBackup:output_type -> subjectbroker.operator.v1.VerifyBackupResponse
-	28,  // 145: subjectbroker.operator.v1.OperatorService.ListBackups:output_type -> subjectbroker.operator.v1.ListBackupsResponse
-	32,  // 146: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
-	34,  // 147: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
-	36,  // 148: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
-	38,  // 149: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
-	40,  // 150: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
-	43,  // 151: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
-	45,  // 152: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
-	49,  // 153: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
-	51,  // 154: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
-	54,  // 155: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
-	56,  // 156: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
-	58,  // 157: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
-	60,  // 158: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
-	63,  // 159: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
-	65,  // 160: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
-	67,  // 161: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
-	69,  // 162: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
-	85,  // 163: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
-	87,  // 164: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
-	74,  // 165: subjectbroker.operator.v1.OperatorService.OpenLaunch:output_type -> subjectbroker.operator.v1.OpenLaunchResponse
-	77,  // 166: subjectbroker.operator.v1.OperatorService.GetOperator:output_type -> subjectbroker.operator.v1.GetOperatorResponse
-	79,  // 167: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:output_type -> subjectbroker.operator.v1.SetOperatorPassphraseResponse
-	81,  // 168: subjectbroker.operator.v1.OperatorService.OpenSession:output_type -> subjectbroker.operator.v1.OpenSessionResponse
-	83,  // 169: subjectbroker.operator.v1.OperatorService.CloseSession:output_type -> subjectbroker.operator.v1.CloseSessionResponse
-	89,  // 170: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
-	91,  // 171: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
-	94,  // 172: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
-	96,  // 173: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
-	98,  // 174: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
-	100, // 175: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
-	104, // 176: subjectbroker.operator.v1.OperatorService.PruneAudit:output_type -> subjectbroker.operator.v1.PruneAuditResponse
-	110, // 177: subjectbroker.operator.v1.OperatorService.AddServer:output_type -> subjectbroker.operator.v1.AddServerResponse
-	112, // 178: subjectbroker.operator.v1.OperatorService.ListServers:output_type -> subjectbroker.operator.v1.ListServersResponse
-	114, // 179: subjectbroker.operator.v1.OperatorService.GetServer:output_type -> subjectbroker.operator.v1.GetServerResponse
-	116, // 180: subjectbroker.operator.v1.OperatorService.TrustServer:output_type -> subjectbroker.operator.v1.TrustServerResponse
-	118, // 181: subjectbroker.operator.v1.OperatorService.RestartServer:output_type -> subjectbroker.operator.v1.RestartServerResponse
-	120, // 182: subjectbroker.operator.v1.OperatorService.ReadServerLogs:output_type -> subjectbroker.operator.v1.ReadServerLogsResponse
-	122, // 183: subjectbroker.operator.v1.OperatorService.RemoveServer:output_type -> subjectbroker.operator.v1.RemoveServerResponse
-	126, // 184: subjectbroker.operator.v1.OperatorService.ListPolicies:output_type -> subjectbroker.operator.v1.ListPoliciesResponse
-	128, // 185: subjectbroker.operator.v1.OperatorService.ResetPolicy:output_type -> subjectbroker.operator.v1.ResetPolicyResponse
-	130, // 186: subjectbroker.operator.v1.OperatorService.CallStats:output_type -> subjectbroker.operator.v1.CallStatsResponse
-	133, // 187: subjectbroker.operator.v1.OperatorService.Metrics:output_type -> subjectbroker.operator.v1.MetricsResponse
-	156, // 188: subjectbroker.operator.v1.OperatorService.MintAgentKey:output_type -> subjectbroker.operator.v1.MintAgentKeyResponse
-	157, // 189: subjectbroker.operator.v1.OperatorService.ListAgentKeys:output_type -> subjectbroker.operator.v1.ListAgentKeysResponse
-	158, // 190: subjectbroker.operator.v1.OperatorService.RotateAgentKey:output_type -> subjectbroker.operator.v1.RotateAgentKeyResponse
-	159, // 191: subjectbroker.operator.v1.OperatorService.RevokeAgentKey:output_type -> subjectbroker.operator.v1.RevokeAgentKeyResponse
-	160, // 192: subjectbroker.operator.v1.OperatorService.AddTenant:output_type -> subjectbroker.operator.v1.AddTenantResponse
-	161, // 193: subjectbroker.operator.v1.OperatorService.ListTenants:output_type -> subjectbroker.operator.v1.ListTenantsResponse
-	162, // 194: subjectbroker.operator.v1.OperatorService.RemoveTenant:output_type -> subjectbroker.operator.v1.RemoveTenantResponse
-	137, // 195: subjectbroker.operator.v1.OperatorService.ListApprovals:output_type -> subjectbroker.operator.v1.ListApprovalsResponse
-	139, // 196: subjectbroker.operator.v1.OperatorService.DecideApproval:output_type -> subjectbroker.operator.v1.DecideApprovalResponse
-	141, // 197: subjectbroker.operator.v1.OperatorService.RevokeConsent:output_type -> subjectbroker.operator.v1.RevokeConsentResponse
-	143, // 198: subjectbroker.operator.v1.OperatorService.WatchApprovals:output_type -> subjectbroker.operator.v1.WatchApprovalsResponse
-	163, // 199: subjectbroker.operator.v1.OperatorService.ForgetKnowledge:output_type -> subjectbroker.operator.v1.ForgetKnowledgeResponse
-	164, // 200: subjectbroker.operator.v1.OperatorService.ImportKnowledge:output_type -> subjectbroker.operator.v1.ImportKnowledgeResponse
-	165, // 201: subjectbroker.operator.v1.OperatorService.ExportKnowledge:output_type -> subjectbroker.operator.v1.ExportKnowledgeResponse
-	132, // [132:202] is the sub-list for method output_type
-	62,  // [62:132] is the sub-list for method input_type
+	156, // 132: subjectbroker.operator.v1.OperatorService.ListKnowledge:input_type -> subjectbroker.operator.v1.ListKnowledgeRequest
+	157, // 133: subjectbroker.operator.v1.OperatorService.GetKnowledge:input_type -> subjectbroker.operator.v1.GetKnowledgeRequest
+	158, // 134: subjectbroker.operator.v1.OperatorService.SearchKnowledge:input_type -> subjectbroker.operator.v1.SearchKnowledgeRequest
+	1,   // 135: subjectbroker.operator.v1.OperatorService.Status:output_type -> subjectbroker.operator.v1.StatusResponse
+	5,   // 136: subjectbroker.operator.v1.OperatorService.ConfirmClock:output_type -> subjectbroker.operator.v1.ConfirmClockResponse
+	7,   // 137: subjectbroker.operator.v1.OperatorService.Lock:output_type -> subjectbroker.operator.v1.LockResponse
+	9,   // 138: subjectbroker.operator.v1.OperatorService.Unlock:output_type -> subjectbroker.operator.v1.UnlockResponse
+	30,  // 139: subjectbroker.operator.v1.OperatorService.Panic:output_type -> subjectbroker.operator.v1.PanicResponse
+	11,  // 140: subjectbroker.operator.v1.OperatorService.ShowKeys:output_type -> subjectbroker.operator.v1.ShowKeysResponse
+	13,  // 141: subjectbroker.operator.v1.OperatorService.RotateKey:output_type -> subjectbroker.operator.v1.RotateKeyResponse
+	15,  // 142: subjectbroker.operator.v1.OperatorService.Rekey:output_type -> subjectbroker.operator.v1.RekeyResponse
+	17,  // 143: subjectbroker.operator.v1.OperatorService.AddSlot:output_type -> subjectbroker.operator.v1.AddSlotResponse
+	19,  // 144: subjectbroker.operator.v1.OperatorService.TestSlot:output_type -> subjectbroker.operator.v1.TestSlotResponse
+	21,  // 145: subjectbroker.operator.v1.OperatorService.RemoveSlot:output_type -> subjectbroker.operator.v1.RemoveSlotResponse
+	23,  // 146: subjectbroker.operator.v1.OperatorService.Backup:output_type -> subjectbroker.operator.v1.BackupResponse
+	26,  // 147: subjectbroker.operator.v1.OperatorService.VerifyBackup:output_type -> subjectbroker.operator.v1.VerifyBackupResponse
+	28,  // 148: subjectbroker.operator.v1.OperatorService.ListBackups:output_type -> subjectbroker.operator.v1.ListBackupsResponse
+	32,  // 149: subjectbroker.operator.v1.OperatorService.PutSecret:output_type -> subjectbroker.operator.v1.PutSecretResponse
+	34,  // 150: subjectbroker.operator.v1.OperatorService.GetSecret:output_type -> subjectbroker.operator.v1.GetSecretResponse
+	36,  // 151: subjectbroker.operator.v1.OperatorService.RevertSecret:output_type -> subjectbroker.operator.v1.RevertSecretResponse
+	38,  // 152: subjectbroker.operator.v1.OperatorService.AddFile:output_type -> subjectbroker.operator.v1.AddFileResponse
+	40,  // 153: subjectbroker.operator.v1.OperatorService.CheckFiles:output_type -> subjectbroker.operator.v1.CheckFilesResponse
+	43,  // 154: subjectbroker.operator.v1.OperatorService.RepinFile:output_type -> subjectbroker.operator.v1.RepinFileResponse
+	45,  // 155: subjectbroker.operator.v1.OperatorService.ListResources:output_type -> subjectbroker.operator.v1.ListResourcesResponse
+	49,  // 156: subjectbroker.operator.v1.OperatorService.GetResource:output_type -> subjectbroker.operator.v1.GetResourceResponse
+	51,  // 157: subjectbroker.operator.v1.OperatorService.RemoveResource:output_type -> subjectbroker.operator.v1.RemoveResourceResponse
+	54,  // 158: subjectbroker.operator.v1.OperatorService.AddSubject:output_type -> subjectbroker.operator.v1.AddSubjectResponse
+	56,  // 159: subjectbroker.operator.v1.OperatorService.SetSubject:output_type -> subjectbroker.operator.v1.SetSubjectResponse
+	58,  // 160: subjectbroker.operator.v1.OperatorService.ListSubjects:output_type -> subjectbroker.operator.v1.ListSubjectsResponse
+	60,  // 161: subjectbroker.operator.v1.OperatorService.RemoveSubject:output_type -> subjectbroker.operator.v1.RemoveSubjectResponse
+	63,  // 162: subjectbroker.operator.v1.OperatorService.CreateGrants:output_type -> subjectbroker.operator.v1.CreateGrantsResponse
+	65,  // 163: subjectbroker.operator.v1.OperatorService.RevokeGrants:output_type -> subjectbroker.operator.v1.RevokeGrantsResponse
+	67,  // 164: subjectbroker.operator.v1.OperatorService.ListGrants:output_type -> subjectbroker.operator.v1.ListGrantsResponse
+	69,  // 165: subjectbroker.operator.v1.OperatorService.Explain:output_type -> subjectbroker.operator.v1.ExplainResponse
+	85,  // 166: subjectbroker.operator.v1.OperatorService.ListRuns:output_type -> subjectbroker.operator.v1.ListRunsResponse
+	87,  // 167: subjectbroker.operator.v1.OperatorService.EndRun:output_type -> subjectbroker.operator.v1.EndRunResponse
+	74,  // 168: subjectbroker.operator.v1.OperatorService.OpenLaunch:output_type -> subjectbroker.operator.v1.OpenLaunchResponse
+	77,  // 169: subjectbroker.operator.v1.OperatorService.GetOperator:output_type -> subjectbroker.operator.v1.GetOperatorResponse
+	79,  // 170: subjectbroker.operator.v1.OperatorService.SetOperatorPassphrase:output_type -> subjectbroker.operator.v1.SetOperatorPassphraseResponse
+	81,  // 171: subjectbroker.operator.v1.OperatorService.OpenSession:output_type -> subjectbroker.operator.v1.OpenSessionResponse
+	83,  // 172: subjectbroker.operator.v1.OperatorService.CloseSession:output_type -> subjectbroker.operator.v1.CloseSessionResponse
+	89,  // 173: subjectbroker.operator.v1.OperatorService.WatchEvents:output_type -> subjectbroker.operator.v1.WatchEventsResponse
+	91,  // 174: subjectbroker.operator.v1.OperatorService.Apply:output_type -> subjectbroker.operator.v1.ApplyResponse
+	94,  // 175: subjectbroker.operator.v1.OperatorService.Export:output_type -> subjectbroker.operator.v1.ExportResponse
+	96,  // 176: subjectbroker.operator.v1.OperatorService.AuditHead:output_type -> subjectbroker.operator.v1.AuditHeadResponse
+	98,  // 177: subjectbroker.operator.v1.OperatorService.ReadAudit:output_type -> subjectbroker.operator.v1.ReadAuditResponse
+	100, // 178: subjectbroker.operator.v1.OperatorService.ListDenials:output_type -> subjectbroker.operator.v1.ListDenialsResponse
+	104, // 179: subjectbroker.operator.v1.OperatorService.PruneAudit:output_type -> subjectbroker.operator.v1.PruneAuditResponse
+	110, // 180: subjectbroker.operator.v1.OperatorService.AddServer:output_type -> subjectbroker.operator.v1.AddServerResponse
+	112, // 181: subjectbroker.operator.v1.OperatorService.ListServers:output_type -> subjectbroker.operator.v1.ListServersResponse
+	114, // 182: subjectbroker.operator.v1.OperatorService.GetServer:output_type -> subjectbroker.operator.v1.GetServerResponse
+	116, // 183: subjectbroker.operator.v1.OperatorService.TrustServer:output_type -> subjectbroker.operator.v1.TrustServerResponse
+	118, // 184: subjectbroker.operator.v1.OperatorService.RestartServer:output_type -> subjectbroker.operator.v1.RestartServerResponse
+	120, // 185: subjectbroker.operator.v1.OperatorService.ReadServerLogs:output_type -> subjectbroker.operator.v1.ReadServerLogsResponse
+	122, // 186: subjectbroker.operator.v1.OperatorService.RemoveServer:output_type -> subjectbroker.operator.v1.RemoveServerResponse
+	126, // 187: subjectbroker.operator.v1.OperatorService.ListPolicies:output_type -> subjectbroker.operator.v1.ListPoliciesResponse
+	128, // 188: subjectbroker.operator.v1.OperatorService.ResetPolicy:output_type -> subjectbroker.operator.v1.ResetPolicyResponse
+	130, // 189: subjectbroker.operator.v1.OperatorService.CallStats:output_type -> subjectbroker.operator.v1.CallStatsResponse
+	133, // 190: subjectbroker.operator.v1.OperatorService.Metrics:output_type -> subjectbroker.operator.v1.MetricsResponse
+	159, // 191: subjectbroker.operator.v1.OperatorService.MintAgentKey:output_type -> subjectbroker.operator.v1.MintAgentKeyResponse
+	160, // 192: subjectbroker.operator.v1.OperatorService.ListAgentKeys:output_type -> subjectbroker.operator.v1.ListAgentKeysResponse
+	161, // 193: subjectbroker.operator.v1.OperatorService.RotateAgentKey:output_type -> subjectbroker.operator.v1.RotateAgentKeyResponse
+	162, // 194: subjectbroker.operator.v1.OperatorService.RevokeAgentKey:output_type -> subjectbroker.operator.v1.RevokeAgentKeyResponse
+	163, // 195: subjectbroker.operator.v1.OperatorService.AddTenant:output_type -> subjectbroker.operator.v1.AddTenantResponse
+	164, // 196: subjectbroker.operator.v1.OperatorService.ListTenants:output_type -> subjectbroker.operator.v1.ListTenantsResponse
+	165, // 197: subjectbroker.operator.v1.OperatorService.RemoveTenant:output_type -> subjectbroker.operator.v1.RemoveTenantResponse
+	137, // 198: subjectbroker.operator.v1.OperatorService.ListApprovals:output_type -> subjectbroker.operator.v1.ListApprovalsResponse
+	139, // 199: subjectbroker.operator.v1.OperatorService.DecideApproval:output_type -> subjectbroker.operator.v1.DecideApprovalResponse
+	141, // 200: subjectbroker.operator.v1.OperatorService.RevokeConsent:output_type -> subjectbroker.operator.v1.RevokeConsentResponse
+	143, // 201: subjectbroker.operator.v1.OperatorService.WatchApprovals:output_type -> subjectbroker.operator.v1.WatchApprovalsResponse
+	166, // 202: subjectbroker.operator.v1.OperatorService.ForgetKnowledge:output_type -> subjectbroker.operator.v1.ForgetKnowledgeResponse
+	167, // 203: subjectbroker.operator.v1.OperatorService.ImportKnowledge:output_type -> subjectbroker.operator.v1.ImportKnowledgeResponse
+	168, // 204: subjectbroker.operator.v1.OperatorService.ExportKnowledge:output_type -> subjectbroker.operator.v1.ExportKnowledgeResponse
+	169, // 205: subjectbroker.operator.v1.OperatorService.ListKnowledge:output_type -> subjectbroker.operator.v1.ListKnowledgeResponse
+	170, // 206: subjectbroker.operator.v1.OperatorService.GetKnowledge:output_type -> subjectbroker.operator.v1.GetKnowledgeResponse
+	171, // 207: subjectbroker.operator.v1.OperatorService.SearchKnowledge:output_type -> subjectbroker.operator.v1.SearchKnowledgeResponse
+	135, // [135:208] is the sub-list for method output_type
+	62,  // [62:135] is the sub-list for method input_type
 	62,  // [62:62] is the sub-list for extension type_name
 	62,  // [62:62] is the sub-list for extension extendee
 	0,   // [0:62] is the sub-list for field type_name

@@ -101,6 +101,9 @@ const (
 	OperatorService_ForgetKnowledge_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/ForgetKnowledge"
 	OperatorService_ImportKnowledge_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/ImportKnowledge"
 	OperatorService_ExportKnowledge_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/ExportKnowledge"
+	OperatorService_ListKnowledge_FullMethodName         = "/subjectbroker.operator.v1.OperatorService/ListKnowledge"
+	OperatorService_GetKnowledge_FullMethodName          = "/subjectbroker.operator.v1.OperatorService/GetKnowledge"
+	OperatorService_SearchKnowledge_FullMethodName       = "/subjectbroker.operator.v1.OperatorService/SearchKnowledge"
 )
 
 // OperatorServiceClient is the client API for OperatorService service.
@@ -262,6 +265,12 @@ type OperatorServiceClient interface {
 	ImportKnowledge(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ImportKnowledgeRequest, ImportKnowledgeResponse], error)
 	// ExportKnowledge writes entries.
 	ExportKnowledge(ctx context.Context, in *ExportKnowledgeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportKnowledgeResponse], error)
+	// ListKnowledge lists the newest current entries of the memory. It discloses.
+	ListKnowledge(ctx context.Context, in *ListKnowledgeRequest, opts ...grpc.CallOption) (*ListKnowledgeResponse, error)
+	// GetKnowledge shows one entry and what it stands among. It discloses.
+	GetKnowledge(ctx context.Context, in *GetKnowledgeRequest, opts ...grpc.CallOption) (*GetKnowledgeResponse, error)
+	// SearchKnowledge searches the memory as agents do. It discloses.
+	SearchKnowledge(ctx context.Context, in *SearchKnowledgeRequest, opts ...grpc.CallOption) (*SearchKnowledgeResponse, error)
 }
 
 type operatorServiceClient struct {
@@ -1032,6 +1041,36 @@ func (c *operatorServiceClient) ExportKnowledge(ctx context.Context, in *ExportK
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_ExportKnowledgeClient = grpc.ServerStreamingClient[ExportKnowledgeResponse]
 
+func (c *operatorServiceClient) ListKnowledge(ctx context.Context, in *ListKnowledgeRequest, opts ...grpc.CallOption) (*ListKnowledgeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListKnowledgeResponse)
+	err := c.cc.Invoke(ctx, OperatorService_ListKnowledge_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) GetKnowledge(ctx context.Context, in *GetKnowledgeRequest, opts ...grpc.CallOption) (*GetKnowledgeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetKnowledgeResponse)
+	err := c.cc.Invoke(ctx, OperatorService_GetKnowledge_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *operatorServiceClient) SearchKnowledge(ctx context.Context, in *SearchKnowledgeRequest, opts ...grpc.CallOption) (*SearchKnowledgeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SearchKnowledgeResponse)
+	err := c.cc.Invoke(ctx, OperatorService_SearchKnowledge_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // OperatorServiceServer is the server API for OperatorService service.
 // All implementations must embed UnimplementedOperatorServiceServer
 // for forward compatibility.
@@ -1191,6 +1230,12 @@ type OperatorServiceServer interface {
 	ImportKnowledge(grpc.BidiStreamingServer[ImportKnowledgeRequest, ImportKnowledgeResponse]) error
 	// ExportKnowledge writes entries.
 	ExportKnowledge(*ExportKnowledgeRequest, grpc.ServerStreamingServer[ExportKnowledgeResponse]) error
+	// ListKnowledge lists the newest current entries of the memory. It discloses.
+	ListKnowledge(context.Context, *ListKnowledgeRequest) (*ListKnowledgeResponse, error)
+	// GetKnowledge shows one entry and what it stands among. It discloses.
+	GetKnowledge(context.Context, *GetKnowledgeRequest) (*GetKnowledgeResponse, error)
+	// SearchKnowledge searches the memory as agents do. It discloses.
+	SearchKnowledge(context.Context, *SearchKnowledgeRequest) (*SearchKnowledgeResponse, error)
 	mustEmbedUnimplementedOperatorServiceServer()
 }
 
@@ -1410,6 +1455,15 @@ func (UnimplementedOperatorServiceServer) ImportKnowledge(grpc.BidiStreamingServ
 }
 func (UnimplementedOperatorServiceServer) ExportKnowledge(*ExportKnowledgeRequest, grpc.ServerStreamingServer[ExportKnowledgeResponse]) error {
 	return status.Error(codes.Unimplemented, "method ExportKnowledge not implemented")
+}
+func (UnimplementedOperatorServiceServer) ListKnowledge(context.Context, *ListKnowledgeRequest) (*ListKnowledgeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListKnowledge not implemented")
+}
+func (UnimplementedOperatorServiceServer) GetKnowledge(context.Context, *GetKnowledgeRequest) (*GetKnowledgeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetKnowledge not implemented")
+}
+func (UnimplementedOperatorServiceServer) SearchKnowledge(context.Context, *SearchKnowledgeRequest) (*SearchKnowledgeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SearchKnowledge not implemented")
 }
 func (UnimplementedOperatorServiceServer) mustEmbedUnimplementedOperatorServiceServer() {}
 func (UnimplementedOperatorServiceServer) testEmbeddedByValue()                         {}
@@ -2628,6 +2682,60 @@ func _OperatorService_ExportKnowledge_Handler(srv interface{}, stream grpc.Serve
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type OperatorService_ExportKnowledgeServer = grpc.ServerStreamingServer[ExportKnowledgeResponse]
 
+func _OperatorService_ListKnowledge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListKnowledgeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).ListKnowledge(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_ListKnowledge_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).ListKnowledge(ctx, req.(*ListKnowledgeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_GetKnowledge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetKnowledgeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).GetKnowledge(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_GetKnowledge_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).GetKnowledge(ctx, req.(*GetKnowledgeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _OperatorService_SearchKnowledge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SearchKnowledgeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(OperatorServiceServer).SearchKnowledge(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: OperatorService_SearchKnowledge_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(OperatorServiceServer).SearchKnowledge(ctx, req.(*SearchKnowledgeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // OperatorService_ServiceDesc is the grpc.ServiceDesc for OperatorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -2882,6 +2990,18 @@ var OperatorService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ForgetKnowledge",
 			Handler:    _OperatorService_ForgetKnowledge_Handler,
+		},
+		{
+			MethodName: "ListKnowledge",
+			Handler:    _OperatorService_ListKnowledge_Handler,
+		},
+		{
+			MethodName: "GetKnowledge",
+			Handler:    _OperatorService_GetKnowledge_Handler,
+		},
+		{
+			MethodName: "SearchKnowledge",
+			Handler:    _OperatorService_SearchKnowledge_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
