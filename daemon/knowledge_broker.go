@@ -265,7 +265,7 @@ func (d *Daemon) tooLate(ctx context.Context, c *recollection) error {
 	if wire.FromError(err).Reason != wire.ResourceChanged {
 		return err
 	}
-	return wire.Overtaken(wrongSuperseded.field, "another entry has taken the place of that one meanwhile; read its history, and supersede the version that is current")
+	return wire.Overtaken(wrongSuperseded.field, "another entry has taken the place of that one; read its history, and supersede the version that is current")
 }
 
 // What stops a capture: it has to be refused, or there is nothing to add.

@@ -46,14 +46,14 @@ func (c *look) take(v *verdict) {
 // tell says in the entry what was looked at.
 func (c *look) tell(e *audit.Entry, v verdict) {
 	e.Action, e.ResourceID, e.Tenants = c.action, c.entry, c.scope
-	if len(e.Tenants) > maxTenantsNamed {
+	if len(e.Tenants) > wire.MaxTenantsNamed {
 		e.Tenants = nil
 	}
 	if v.outcome != grants.Allowed || v.failed {
 		return
 	}
 	e.Count, e.Bytes, e.Disclosed = c.count, &c.bytes, disclosedYes
-	if len(c.scope) > maxTenantsNamed {
+	if len(c.scope) > wire.MaxTenantsNamed {
 		e.Cause = causeAllTenants
 	}
 }
@@ -63,8 +63,8 @@ func (o operator) lookAt(ctx context.Context, action string, names []string) (*l
 	if err := o.d.awaitMemory(ctx); err != nil {
 		return nil, err
 	}
-	if len(names) > maxTenantsNamed {
-		return nil, refuse("at most %d tenants are named", maxTenantsNamed)
+	if len(names) > wire.MaxTenantsNamed {
+		return nil, refuse("at most %d tenants are named", wire.MaxTenantsNamed)
 	}
 	st := o.d.state()
 	st.mu.RLock()
@@ -138,7 +138,7 @@ func checkLook(kinds []string, since int64, limit uint32) error {
 		return refuse("%s", wrongKinds.rule)
 	case since < 0:
 		return refuse("%s", wrongSince.rule)
-	case limit > maxHits:
+	case limit > wire.MaxHits:
 		return refuse("%s", wrongLimit.rule)
 	}
 	return nil
@@ -159,7 +159,7 @@ func (o operator) ListKnowledge(ctx context.Context, req *operatorv1.ListKnowled
 	}
 	return looked(ctx, o, c, func(ix *memory.Index) (*operatorv1.ListKnowledgeResponse, uint64, error) {
 		scope := memory.Scope{Tenants: c.scope, Kinds: req.GetKinds(), Since: req.GetSince()}
-		list, err := c.recent(ix, scope, orDefault(req.GetLimit(), defaultRecent), before)
+		list, err := c.recent(ix, scope, orDefault(req.GetLimit(), wire.DefaultRecent), before)
 		return &operatorv1.ListKnowledgeResponse{Entries: shownEntries(list)}, uint64(len(list)), err
 	})
 }
@@ -212,7 +212,7 @@ func (o operator) SearchKnowledge(ctx context.Context, req *operatorv1.SearchKno
 		return nil, err
 	}
 	return looked(ctx, o, c, func(ix *memory.Index) (*operatorv1.SearchKnowledgeResponse, uint64, error) {
-		scope := memory.Scope{Tenants: c.scope, Kinds: req.GetKinds(), Since: req.GetSince(), Limit: orDefault(req.GetLimit(), defaultRecent)}
+		scope := memory.Scope{Tenants: c.scope, Kinds: req.GetKinds(), Since: req.GetSince(), Limit: orDefault(req.GetLimit(), wire.DefaultRecent)}
 		found, total, err := c.find(ix, query, scope)
 		out := &operatorv1.SearchKnowledgeResponse{Total: total}
 		for i := range found {

@@ -363,6 +363,9 @@ func (d *Daemon) recheck(a ask, capability grants.Capability, before verdict, ou
 		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: string(wire.RunEnded)}, use{}
 	}
 	now := a.judge(capability)
+	if now.outcome == grants.Denied && a.over() { // all of it was taken out of force just now
+		return verdict{outcome: grants.Denied, reason: wire.RunEnded, cause: string(wire.RunEnded)}, use{}
+	}
 	if (gate.outcome == gateApproved || gate.outcome == gateReplay) && now.outcome == grants.Pending {
 		now = now.gated(gate)
 	}

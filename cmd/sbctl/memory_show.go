@@ -10,6 +10,7 @@ import (
 	"subjectbroker/cmd/sbctl/internal/complete"
 	"subjectbroker/cmd/sbctl/internal/ui"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
+	"subjectbroker/proto/wire"
 )
 
 // memoryFilter is what list and search look for.
@@ -22,7 +23,7 @@ type memoryFilter struct {
 
 // Limits of what is asked for at once, and in all.
 const (
-	memoryPage     = 100
+	memoryPage     = wire.MaxHits
 	memoryMostList = 10_000
 )
 
@@ -33,7 +34,7 @@ const lookPatience = 3 * time.Minute
 const entryIDRule = "an id has 16 letters and digits"
 
 // memoryKinds are the kinds of entries.
-var memoryKinds = []string{"note", "decision", "lesson"}
+var memoryKinds = wire.EntryKinds()
 
 // since reads the filter's time, and refuses what is no filter.
 func (f memoryFilter) since(a *app, doing string, most uint32) (int64, error) {
