@@ -53,7 +53,7 @@ func checkDir(dir string, mode fs.FileMode) error {
 	case int(stat.Uid) != os.Geteuid():
 		return fmt.Errorf("%s belongs to uid %d, not to uid %d", dir, stat.Uid, os.Geteuid())
 	case info.Mode().Perm() != mode:
-		return fmt.Errorf("%s has mode %04o, not %04o", dir, info.Mode().Perm(), mode)
+		return fmt.Errorf("%s has mode %04o, not %04o: chmod %o %s", dir, info.Mode().Perm(), mode, mode, dir)
 	}
 	return nil
 }

@@ -49,6 +49,7 @@ func TestDenialsAreRationed(t *testing.T) {
 	// One entry accounts for what was refused unheard.
 	clock.step(time.Minute)
 	entry := d.Await(0, func(e verify.Entry) bool { return e.Kind == "suppressed" })
+	equal(t, "its cause", entry.Cause, "OVER_BUDGET")
 	equal(t, "the count", entry.Count, 83)
 	equal(t, "the reason", entry.ReasonCode, "RATE_LIMITED")
 	equal(t, "the subject", entry.SubjectID, "worker")

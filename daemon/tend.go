@@ -100,6 +100,9 @@ func (d *Daemon) rotate() {
 	d.logger.Info("the log goes on in another segment", "segment", log.Head().Segment)
 }
 
+// causeOverBudget: too much of the same peer, or key, was refused before.
+const causeOverBudget = "OVER_BUDGET"
+
 // suppressed accounts for the requests that were refused over budget.
 func (d *Daemon) suppressed(now time.Time) {
 	log := d.log()
@@ -109,7 +112,7 @@ func (d *Daemon) suppressed(now time.Time) {
 	for _, s := range d.budgets.collect(now) {
 		e := audit.Entry{
 			Kind: audit.Suppressed, LaunchID: d.launches.keyed(s.key), SubjectID: s.subject, Peer: s.peer,
-			KeyID: s.keyID, Decision: decisionDeny, ReasonCode: string(wire.RateLimited), Count: s.count,
+			KeyID: s.keyID, Decision: decisionDeny, ReasonCode: string(wire.RateLimited), Cause: causeOverBudget, Count: s.count,
 		}
 		if _, err := log.Record(context.Background(), e); err != nil {
 			d.logger.Warn("suppressed requests are not accounted for", "count", s.count, "error", err)

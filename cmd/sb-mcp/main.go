@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	switch {
 	case opts.help:
-		fmt.Fprint(stdout, manual)
+		fmt.Fprint(stdout, manualOf(opts.command))
 		return wire.ExitDone
 	case opts.version:
 		fmt.Fprintln(stdout, "sb-mcp", versionLine())

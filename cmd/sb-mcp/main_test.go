@@ -254,6 +254,33 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
+// The manual of serve is about serving, and loses nothing of it.
+func TestManualOfServe(t *testing.T) {
+	var out, talk strings.Builder
+	if code := run(t.Context(), []string{"serve", "--help"}, nil, &out, &talk); code != wire.ExitDone || talk.Len() > 0 {
+		t.Fatalf("%d, %s", code, talk.String())
+	}
+	got := out.String()
+	for _, want := range []string{"--listen ADDRESS:PORT", "--unix PATH", "--tls-cert FILE", "--host NAME", "--check", "--home DIR", "Authorization: Bearer", "SB_HOME", "/healthz", "sbctl agent-key mint"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("it does not say %s", want)
+		}
+	}
+	for _, other := range []string{"WRAPPING", "--max-line", "capability_report", "--env VAR", "sb-mcp can"} {
+		if strings.Contains(got, other) || !strings.Contains(manual, other) {
+			t.Errorf("it says %s", other)
+		}
+	}
+	for line := range strings.Lines(got) {
+		if len(strings.TrimSuffix(line, "\n")) > 86 {
+			t.Errorf("a long line: %s", line)
+		}
+	}
+	if manualOf("check") != manual {
+		t.Error("check has a manual of its own")
+	}
+}
+
 func TestParse(t *testing.T) {
 	for _, tc := range []struct {
 		args string

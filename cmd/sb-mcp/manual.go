@@ -1,5 +1,32 @@
 package main
 
+import "strings"
+
+// manualOf is the manual of a command: its own part where it has one, else all of it.
+func manualOf(command string) string {
+	if command != commandServe {
+		return manual
+	}
+	var b strings.Builder
+	b.WriteString("sb-mcp serve - speak MCP over HTTP to many agents, each by its agent key\n\nUSAGE\n")
+	b.WriteString(between(manual, "  sb-mcp serve {", "  sb-mcp --version"))
+	b.WriteString("\nDESCRIPTION\n" + between(manual, "  sb-mcp serve is a gateway", "\nFLAGS\n"))
+	b.WriteString("\nFLAGS\n" + between(manual, "  --server-name N", "  --server NAME"))
+	b.WriteString(strings.ReplaceAll(between(manual, "  --listen ADDRESS:PORT", "  --version"), "serve: ", ""))
+	b.WriteString("  --help           print this\n\nENVIRONMENT\n" + between(manual, "  SB_HOME ", "  A wrapped server gets"))
+	b.WriteString("\nEXIT STATUS\n" + between(manual, "  0  done", "  wrap exits as"))
+	b.WriteString("\nEXAMPLES\n" + between(manual, "    sb-mcp serve --listen", "  A wrapped server in"))
+	b.WriteString("\nSEE ALSO\n  sb-mcp --help, sbctl agent-key, sbctl service install --gateway, sbctl doctor\n")
+	return b.String()
+}
+
+// between is what stands in text from one mark up to another, both of which are there.
+func between(text, from, to string) string {
+	_, rest, _ := strings.Cut(text, from)
+	part, _, _ := strings.Cut(rest, to)
+	return from + part
+}
+
 // manual is what --help prints.
 const manual = `sb-mcp - speak MCP to one agent, for one subject of SubjectBroker
 

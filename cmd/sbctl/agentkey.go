@@ -66,31 +66,38 @@ func (c agentKeyMintCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer clear(got.GetToken())
-	if err := a.showKeyOnce(got.GetKey(), got.GetToken(), agentKeyMintedView{viewAgentKey(got.GetKey()), string(got.GetToken())}); err != nil {
+	warnings := a.reach(ctx, got.GetKey())
+	if err := a.showKeyOnce(got.GetKey(), got.GetToken(), agentKeyMintedView{viewAgentKey(got.GetKey()), string(got.GetToken()), warnings}); err != nil {
 		return err
 	}
-	a.tellReach(ctx, got.GetKey())
+	if a.out.Format != ui.JSON {
+		for _, warning := range warnings { // also with --quiet: they go elsewhere than the key
+			a.say("%s", warning)
+		}
+	}
 	return nil
 }
 
-// tellReach says what the grants of a new key's subject, or the key, are missing: the
+// reach says what the grants of a new key's subject, or the key, are missing: the
 // agent is only told that it may not. What cannot be known is not said.
-func (a *app) tellReach(ctx context.Context, k *operatorv1.AgentKey) {
+func (a *app) reach(ctx context.Context, k *operatorv1.AgentKey) (warnings []string) {
+	warnings = []string{}
 	tenants, err := a.tenants(ctx, "")
 	if err != nil {
-		return
+		return warnings
 	}
 	reaches := false
 	for _, t := range tenants {
 		granted := slices.Contains(t.GetReaders(), k.GetSubject()) || slices.Contains(t.GetWriters(), k.GetSubject())
 		reaches = reaches || granted
 		if !granted && slices.Contains(k.GetTenants(), t.GetName()) {
-			a.done("%s may not reach %s yet: %s", k.GetSubject(), t.GetName(), a.paste("grant", k.GetSubject(), "memory.read:"+t.GetName()))
+			warnings = append(warnings, fmt.Sprintf("%s may not reach %s yet: %s", k.GetSubject(), t.GetName(), a.paste("grant", k.GetSubject(), "memory.read:"+t.GetName())))
 		}
 	}
 	if reaches && len(k.GetTenants()) == 0 {
-		a.done("it has no memory, although %s does: a key reaches the tenants that it is minted with, by --tenant", k.GetSubject())
+		warnings = append(warnings, fmt.Sprintf("it has no memory, although %s does: a key reaches the tenants that it is minted with, by --tenant", k.GetSubject()))
 	}
+	return warnings
 }
 
 // showKeyOnce prints a key: it is all that goes to standard output, but for programs.
@@ -235,7 +242,7 @@ func (c agentKeyRotateCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer clear(got.GetToken())
-	view := agentKeyRotatedView{agentKeyMintedView{viewAgentKey(got.GetKey()), string(got.GetToken())}, viewAgentKey(got.GetOld())}
+	view := agentKeyRotatedView{agentKeyMintedView{viewAgentKey(got.GetKey()), string(got.GetToken()), []string{}}, viewAgentKey(got.GetOld())}
 	if err := a.showKeyOnce(got.GetKey(), got.GetToken(), view); err != nil {
 		return err
 	}
@@ -296,7 +303,8 @@ type agentKeyView struct {
 
 type agentKeyMintedView struct {
 	agentKeyView
-	Key string `json:"key"` // itself, this once
+	Key      string   `json:"key"`      // itself, this once
+	Warnings []string `json:"warnings"` // why it reaches less than it could
 }
 
 type agentKeyRotatedView struct {

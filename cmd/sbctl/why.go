@@ -157,7 +157,7 @@ func (a *app) whyFields(d *operatorv1.DenialGroup, view whyView) []ui.Field {
 		{Name: "tenants", Value: strings.Join(view.Tenants, ", ")},
 		{Name: "agent key", Value: view.KeyID},
 		{Name: "reason", Value: view.ReasonCode},
-		{Name: "cause", Value: withMeaning(view.Cause)},
+		{Name: "cause", Value: withMask(withMeaning(view.Cause), d.GetCapability())},
 		{Name: "times", Value: fmt.Sprint(view.Count)},
 		{Name: "nearest", Value: view.Nearest},
 		{Name: "document", Value: view.Document},

@@ -51,6 +51,7 @@ const (
 	causeReplaced       cause = "RESOURCE_REPLACED"
 	causeStorage        cause = "STORAGE"
 	causeMalformed      cause = "MALFORMED"
+	causeOverBudget     cause = "OVER_BUDGET"
 	causeSubjectChanged cause = "SUBJECT_CHANGED"
 	causePeerChanged    cause = "PEER_CHANGED"
 	causeNoRun          cause = "NO_RUN"
@@ -159,7 +160,8 @@ func meanings() map[cause]string {
 		causeFileUnsafe:     "the file, or a folder above it, is not what it must be",
 		causeReplaced:       "the name means another resource since it was asked for",
 		causeStorage:        "the content could not be opened",
-		causeMalformed:      "the request breaks the rules; ~LENGTH~HASH stands for what is no name",
+		causeMalformed:      "the request breaks the rules",
+		causeOverBudget:     "too much that its process, or its key, asked for was refused before; what it asked for then is not recorded one by one",
 		causeAuthRequired:   "the operator's passphrase is needed for it",
 		causeSubjectChanged: "the subject was disabled, changed or removed while its run was open",
 		causePeerChanged:    "the process that opened the run is gone",
@@ -307,4 +309,13 @@ func withMeaning(code string) string {
 		return code
 	}
 	return code + ": " + meaning
+}
+
+// withMask is what was said about a denial, and what a mask is where one stands in what
+// was asked for.
+func withMask(said, asked string) string {
+	if strings.Contains(asked, "~") { // which no name has
+		return said + "; ~LENGTH~HASH stands for what is no name"
+	}
+	return said
 }

@@ -75,11 +75,22 @@ func later(w http.ResponseWriter, wait time.Duration, why string) {
 	writeError(w, http.StatusTooManyRequests, "rate_limited", why)
 }
 
+// hints say what would be right, of what is wrong with the form of a request: nothing
+// about keys, sessions or what there is.
+var hints = map[string]string{
+	"not_found":              "MCP is spoken at /mcp",
+	"not_acceptable":         "Accept has to name application/json and text/event-stream, for a stream the latter",
+	"unsupported_media_type": "a message is sent as Content-Type: application/json, without Content-Encoding",
+	"method_not_allowed":     "messages are sent with POST; GET and DELETE are about a session",
+	"session_required":       "name the session in the header Mcp-Session-Id, as the answer to initialize did",
+}
+
 func writeError(w http.ResponseWriter, status int, what, reason string) {
 	body, _ := json.Marshal(struct {
 		Error  string `json:"error"`
 		Reason string `json:"reason,omitempty"`
-	}{what, reason}) // two strings always encode
+		Hint   string `json:"hint,omitempty"`
+	}{what, reason, hints[what]}) // strings always encode
 	body = append(body, '\n')
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))

@@ -385,9 +385,15 @@ func TestLimits(t *testing.T) {
 	}{
 		{[]string{"Content-Type", "text/plain"}, 415}, {[]string{"Content-Encoding", "gzip"}, 415}, {[]string{"Accept", "text/html"}, 406},
 	} {
-		if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"x"}`, append(one.headers, "Mcp-Session-Id", id)...); got.status != one.status {
-			t.Errorf("%q: %d", one.headers, got.status)
+		if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"x"}`, append(one.headers, "Mcp-Session-Id", id)...); got.status != one.status || !strings.Contains(got.body, `"hint":"`) || !strings.Contains(got.body, one.headers[0]) {
+			t.Errorf("%q: %d %s", one.headers, got.status, got.body)
 		}
+	}
+	if got := s.do("POST", "/elsewhere", ""); got.status != 404 || !strings.Contains(got.body, "/mcp") {
+		t.Errorf("another path: %d %s", got.status, got.body)
+	}
+	if got := s.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"x"}`, "Authorization", "Bearer x", "Mcp-Session-Id", id); got.status != 401 || strings.Contains(got.body, "hint") {
+		t.Errorf("of a key nothing more is said: %d %s", got.status, got.body)
 	}
 	// Answers larger than what one session may leave lying come one after the other.
 	var all sync.WaitGroup
