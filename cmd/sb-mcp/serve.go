@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"os/signal"
 	"runtime/debug"
 	"strings"
@@ -46,11 +47,15 @@ func connectionsWithin(descriptors uint64) (int, error) {
 }
 
 // serveHTTP is the gateway: many agents over HTTP, each by the key that it presents.
-// It ends when ctx does or with SIGTERM, having answered what is in flight.
+// It ends when ctx does or with a signal, having answered what is in flight.
 func serveHTTP(ctx context.Context, config worker.Config, opts options, stderr io.Writer) int {
 	debug.SetMemoryLimit(heapAim)
 	syscall.Umask(0o077) // a socket is nobody else's from its first moment
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	ending := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
+	if opts.tlsCert == "" { // else it asks for the certificate to be read again
+		ending = append(ending, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(ctx, ending...)
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // a log that nobody reads any more is not the end of us
 	say := func(format string, args ...any) {

@@ -277,6 +277,19 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// Where there is no certificate to read again, a terminal that goes away is a good end.
+func TestServeHangUp(t *testing.T) {
+	d, _ := keyed(t)
+	socket := filepath.Join(shortDir(t), "http")
+	g := startServe(t, d.Home, "--unix", socket)
+	if code := g.end(syscall.SIGHUP); code != 0 {
+		t.Errorf("exit %d, %s", code, g.said.String())
+	}
+	if _, err := os.Lstat(socket); err == nil {
+		t.Error("the socket is still there")
+	}
+}
+
 // A socket is made where nobody can put another one, and in the place of one that
 // nobody listens at.
 func TestServeUnix(t *testing.T) {

@@ -242,7 +242,8 @@ type OperatorServiceClient interface {
 	ListAgentKeys(ctx context.Context, in *ListAgentKeysRequest, opts ...grpc.CallOption) (*ListAgentKeysResponse, error)
 	// RotateAgentKey makes a key that takes the place of another one.
 	RotateAgentKey(ctx context.Context, in *RotateAgentKeyRequest, opts ...grpc.CallOption) (*RotateAgentKeyResponse, error)
-	// RevokeAgentKey ends a key and the runs that were opened with it.
+	// RevokeAgentKey ends a key, those that it was rotated from, and the runs that were
+	// opened with them.
 	RevokeAgentKey(ctx context.Context, in *RevokeAgentKeyRequest, opts ...grpc.CallOption) (*RevokeAgentKeyResponse, error)
 	// AddTenant adds a tenant, with nothing in it.
 	AddTenant(ctx context.Context, in *AddTenantRequest, opts ...grpc.CallOption) (*AddTenantResponse, error)
@@ -1207,7 +1208,8 @@ type OperatorServiceServer interface {
 	ListAgentKeys(context.Context, *ListAgentKeysRequest) (*ListAgentKeysResponse, error)
 	// RotateAgentKey makes a key that takes the place of another one.
 	RotateAgentKey(context.Context, *RotateAgentKeyRequest) (*RotateAgentKeyResponse, error)
-	// RevokeAgentKey ends a key and the runs that were opened with it.
+	// RevokeAgentKey ends a key, those that it was rotated from, and the runs that were
+	// opened with them.
 	RevokeAgentKey(context.Context, *RevokeAgentKeyRequest) (*RevokeAgentKeyResponse, error)
 	// AddTenant adds a tenant, with nothing in it.
 	AddTenant(context.Context, *AddTenantRequest) (*AddTenantResponse, error)
