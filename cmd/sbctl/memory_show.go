@@ -114,7 +114,7 @@ func (c memoryListCmd) Run(ctx context.Context, a *app) error {
 type memorySearchCmd struct {
 	memoryFilter `embed:""`
 
-	Query string `arg:"" help:"What to look for: words, \"phrases\", beginnings*."`
+	Query []string `arg:"" help:"What to look for: words, \"phrases\", beginnings*."`
 }
 
 // Help is the manual of memory search.
@@ -153,7 +153,7 @@ func (c memorySearchCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	got, err := callWithin(ctx, a, lookPatience, doing, &operatorv1.SearchKnowledgeRequest{
-		Query: c.Query, Tenants: c.Tenant, Kinds: c.Kind, Since: since, Limit: c.Limit,
+		Query: strings.Join(c.Query, " "), Tenants: c.Tenant, Kinds: c.Kind, Since: since, Limit: c.Limit,
 	}, operatorv1.OperatorServiceClient.SearchKnowledge)
 	if err != nil {
 		return err
