@@ -71,17 +71,6 @@ func TestManuals(t *testing.T) {
 	})
 }
 
-// What is marked for later must not be there yet.
-func TestLaterVerbsAreAbsent(t *testing.T) {
-	for _, verb := range []string{
-		"memory list", "memory show", // agents read it, and an export does
-	} {
-		if _, err := parser(t).Parse(strings.Fields(verb)); err == nil {
-			t.Errorf("sbctl %s exists", verb)
-		}
-	}
-}
-
 // A hint names a command that exists in this build.
 func TestHintsExist(t *testing.T) {
 	reasons := []wire.Reason{
