@@ -1,7 +1,9 @@
 package complete_test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -123,5 +125,35 @@ _prog; printf '%s\n' "${COMPREPLY[@]}"`
 		if got := strings.ReplaceAll(strings.TrimSpace(string(out)), `\`, ""); got != test.want {
 			t.Errorf("%s: asked %s, want %s", test.line, got, test.want)
 		}
+	}
+}
+
+// What sbctl offers is no pattern of the files that lie about.
+func TestBashIsNoGlob(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("suite left out: completion in bash: needs bash")
+	}
+	var script strings.Builder
+	if err := complete.Script(&script, "bash", "prog"); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"grant.txt", "x y"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fake := `prog() { printf '%s\n' 'grant.*' $'?\thelp of it' ' two  words '; }; compopt() { :; }; ` + script.String() + `
+COMP_LINE="prog audit gra"; COMP_POINT=${#COMP_LINE}; COMP_WORDS=(prog audit gra); COMP_CWORD=2
+_prog; printf '%s\n' "${COMPREPLY[@]}"`
+	cmd := exec.CommandContext(t.Context(), bash, "-c", fake)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if diff := cmp.Diff("grant.*\n?\n two  words \n", strings.ReplaceAll(string(out), `\`, "")); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -41,13 +41,13 @@ _PROGRAM() {
         before="${before%"$typed"}"
         IFS=$' \t\n' read -ra words <<<"$before"
         words=("${words[@]:1}" "$typed")
-        IFS=$'\n'
     fi
-    for line in $(PROGRAM VERB -- "${words[@]}" 2>/dev/null); do
+    # Read, not split: a candidate such as "grant.*" is no pattern of files.
+    while IFS= read -r line; do
         line="${line%%$'\t'*}"
         [[ "$typed" == *[=:]* ]] && line="${line#"$prefix"}"
         COMPREPLY+=("$(printf '%q' "$line")")
-    done
+    done < <(PROGRAM VERB -- "${words[@]}" 2>/dev/null)
     [[ ${#COMPREPLY[@]} -eq 1 && "${COMPREPLY[0]}" == *: ]] && compopt -o nospace
 }
 complete -o default -F _PROGRAM PROGRAM
