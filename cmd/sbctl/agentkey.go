@@ -201,7 +201,7 @@ func (a *app) printAgentKey(k *operatorv1.AgentKey) error {
 
 type agentKeyRotateCmd struct {
 	ID      string `arg:"" help:"Id or name of the key."`
-	Overlap string `default:"24h" placeholder:"D" help:"How long the old key stays good, at most 30d; none ends it at once."`
+	Overlap string `default:"24h" placeholder:"D" help:"How long the old key stays good, at most 30d; 24h when left out; none ends it at once."`
 }
 
 // Help is the manual of agent-key rotate.
