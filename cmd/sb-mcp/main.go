@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	opts, err := parse(args)
 	if err != nil {
-		return fail(stderr, wire.ExitUsage, err.Error(), "sb-mcp --help")
+		return fail(stderr, wire.ExitUsage, err.Error(), helpOf(opts.command))
 	}
 	switch {
 	case opts.help:

@@ -20,6 +20,14 @@ func manualOf(command string) string {
 	return b.String()
 }
 
+// helpOf is how the manual of a command is asked for.
+func helpOf(command string) string {
+	if command != commandServe {
+		return "sb-mcp --help"
+	}
+	return "sb-mcp serve --help"
+}
+
 // between is what stands in text from one mark up to another, both of which are there.
 func between(text, from, to string) string {
 	_, rest, _ := strings.Cut(text, from)
@@ -172,8 +180,8 @@ FLAGS
   --tls-key FILE   serve: its key, PEM, not open to everybody
   --host NAME      serve: a name or address, without port, under which agents reach
                    it; may be repeated
-  --check          serve: say what is wrong with the options and the certificate,
-                   and listen to nobody
+  --check          serve: say what is wrong with the options, the certificate and
+                   the socket's directory, and listen to nobody
   --version        print the version
   --help           print this
 

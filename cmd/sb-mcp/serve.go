@@ -75,6 +75,11 @@ func serveHTTP(ctx context.Context, config worker.Config, opts options, stderr i
 		}
 	}
 	if opts.check {
+		if opts.unix != "" {
+			if err := checkUnix(opts.unix); err != nil {
+				return fail(stderr, wire.ExitFailed, "listening: "+err.Error(), "")
+			}
+		}
 		return wire.ExitDone
 	}
 	listeners, err := listen(ctx, opts)

@@ -85,25 +85,19 @@ func inUse(where string, err error) error {
 // listenUnix makes a socket that only we can use, in a directory where nobody else
 // can put another one in its place. A socket that somebody left behind is removed.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
-	if err := place.CheckSocketPath(path); err != nil {
+	if err := checkUnix(path); err != nil {
 		return nil, err
 	}
 	dir := filepath.Dir(path)
-	if err := checkOwnDirectory(dir); err != nil {
-		return nil, err
-	}
 	unlock, err := lockDirectory(ctx, dir) // of two that begin at once one removes what the other has made
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	switch info, err := os.Lstat(path); {
-	case errors.Is(err, fs.ErrNotExist):
+	switch there, err := socketAt(path); {
 	case err != nil:
 		return nil, err
-	case info.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("%s is there, and is not a socket", path)
-	default:
+	case there:
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 		if err == nil {
 			conn.Close()
@@ -125,6 +119,33 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// checkUnix says what is wrong with the place of a socket, and changes nothing there.
+// Whether somebody listens at it now is not asked.
+func checkUnix(path string) error {
+	if err := place.CheckSocketPath(path); err != nil {
+		return err
+	}
+	if err := checkOwnDirectory(filepath.Dir(path)); err != nil {
+		return err
+	}
+	_, err := socketAt(path)
+	return err
+}
+
+// socketAt reports whether a socket is there already. Anything else that is there is
+// an error.
+func socketAt(path string) (bool, error) {
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return false, fmt.Errorf("%s is there, and is not a socket", path)
+	}
+	return true, nil
 }
 
 // checkOwnDirectory wants a directory in which, and in the place of which, nobody

@@ -323,6 +323,62 @@ func TestServeUnix(t *testing.T) {
 	}
 }
 
+// What is wrong with the place of a socket is said by --check as by the start, and
+// --check makes and removes nothing there.
+func TestServeCheckUnix(t *testing.T) {
+	dir := shortDir(t)
+	for _, name := range []string{"open", "own", "taken", "left"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(dir, "open"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "taken", "s"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old, err := net.Listen("unix", filepath.Join(dir, "left", "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.(*net.UnixListener).SetUnlinkOnClose(false)
+	old.Close()
+	for _, tc := range []struct {
+		dir, err string
+		there    bool // afterwards
+	}{
+		{"own", "", false},
+		{"left", "", true},
+		{"open", "can be written by others (mode 0777)", false},
+		{"taken", "is not a socket", true},
+		{"none", "no such file or directory", false},
+	} {
+		path := filepath.Join(dir, tc.dir, "s")
+		command := exec.Command(program(t, "sb-mcp"), "serve", "--unix", path, "--check")
+		command.Env = []string{"HOME=" + dir, "SB_HOME=" + filepath.Join(dir, "home"), "GORACE=atexit_sleep_ms=0"}
+		said, err := command.CombinedOutput()
+		if tc.err == "" && (err != nil || len(said) > 0) || tc.err != "" && (err == nil || !strings.Contains(string(said), "sb-mcp: listening: ") || !strings.Contains(string(said), tc.err)) {
+			t.Errorf("%s: %v %q, want %q", tc.dir, err, said, tc.err)
+		}
+		if _, err := os.Lstat(path); (err == nil) != tc.there {
+			t.Errorf("%s: afterwards %v", tc.dir, err)
+		}
+		if tc.err == "" {
+			continue
+		}
+		if l, err := listenUnix(t.Context(), path); err == nil || !strings.Contains(err.Error(), tc.err) {
+			if err == nil {
+				l.Close()
+			}
+			t.Errorf("%s: the start says %v, want %q", tc.dir, err, tc.err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "home")); err == nil {
+		t.Error("there is a home now")
+	}
+}
+
 // Whoever owns or may write to a directory above could put another one in its place,
 // and so could whoever may move a link on the way.
 func TestServeUnixAbove(t *testing.T) {
