@@ -90,7 +90,12 @@ func serveHTTP(ctx context.Context, config worker.Config, opts options, stderr i
 	if err != nil {
 		return fail(stderr, wire.ExitFailed, err.Error(), "")
 	}
-	behind, hangUp := gateway.Behind(config, opts.serverName, func(reason wire.Reason, text string) { say("%s: %s", reason, text) })
+	behind, hangUp := gateway.Behind(config, opts.serverName, func(reason wire.Reason, text string) {
+		if reason != "" {
+			text = string(reason) + ": " + text
+		}
+		say("%s", text)
+	})
 	defer hangUp()
 	behind.Hosts = opts.hosts
 	behind.Limits.Connections = connections

@@ -247,11 +247,21 @@ func TestServe(t *testing.T) {
 	if second.ProcessState.ExitCode() != 1 || !strings.Contains(string(out), "is in use by another program") {
 		t.Errorf("a second one at the socket: %v %s", second.ProcessState, out)
 	}
-	// A stream is open when it is told to end.
+	// Anybody can name another host: that is said once, and as no fault of ours.
 	r, err := http.NewRequest("GET", url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.Host = "gateway.example"
+	for range 2 {
+		response, err := client.Do(r)
+		if err != nil || response.StatusCode != 403 {
+			t.Fatal(response, err)
+		}
+		response.Body.Close()
+	}
+	// A stream is open when it is told to end.
+	r.Host = ""
 	r.Header.Set("Authorization", "Bearer "+key)
 	r.Header.Set("Mcp-Session-Id", session)
 	r.Header.Set("Accept", "text/event-stream")
@@ -266,7 +276,7 @@ func TestServe(t *testing.T) {
 	if rest, err := io.ReadAll(stream.Body); err != nil {
 		t.Errorf("the stream was cut: %q %v", rest, err)
 	}
-	if strings.Count(g.said.String(), "\n") != 1 {
+	if _, rest, _ := strings.Cut(g.said.String(), "\n"); strings.Count(rest, "\n") != 1 || !strings.HasPrefix(rest, "sb-mcp: a request named a host that is not ours") {
 		t.Errorf("it said %q", g.said.String())
 	}
 	if _, err := os.Lstat(socket); err == nil {

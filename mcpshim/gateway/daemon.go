@@ -31,13 +31,14 @@ const maxLine = 2 * mcpshim.DefaultMaxLine
 // Behind returns the configuration of a gateway in front of the daemon that config
 // names: its keys are the daemon's, and each session is one of our shims, with runs
 // of its key. Of config it uses Places, Version and Dial. trouble is told once for
-// each reason, in words for a person, why nobody could be asked; nil means that
-// nobody is. close ends every connection to the daemon.
+// each reason, in words for a person, why nobody could be asked, and without a reason
+// what only looks as if it had to be set up in another way; nil means that nobody is. close ends every connection to the daemon.
 func Behind(config worker.Config, serverName string, trouble func(reason wire.Reason, text string)) (made Config, close func()) {
 	b := &behind{config: config, keys: worker.NewKeys(config), name: serverName, trouble: trouble, told: map[wire.Reason]bool{}}
 	return Config{
 		Keys: b, Session: b.session, Up: b.up,
-		Log: func(text string) { b.tell(wire.InternalError, text) },
+		Log:  func(text string) { b.tell(wire.InternalError, text) },
+		Note: func(text string) { b.tell("", text) },
 	}, b.keys.Close
 }
 

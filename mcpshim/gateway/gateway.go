@@ -102,6 +102,9 @@ type Config struct {
 	Limits Limits
 	// Log is told, in words for a person, what went wrong inside. Nil: nobody is.
 	Log func(text string)
+	// Note is told, in words for a person, what looks as if it had to be set up in
+	// another way, though nothing went wrong. Nil: nobody is.
+	Note func(text string)
 }
 
 // Repeated returns the values of a header of the request with this id. ok is false for
@@ -138,6 +141,9 @@ func New(config Config) (*Gateway, error) {
 	}
 	if config.Log == nil {
 		config.Log = func(string) {}
+	}
+	if config.Note == nil {
+		config.Note = func(string) {}
 	}
 	limits := config.Limits.withDefaults()
 	return &Gateway{

@@ -79,7 +79,7 @@ func (g *Gateway) answer(w http.ResponseWriter, r *http.Request, known hosts) {
 		if against := known.admits(r); against != "" {
 			if against == foreignHost {
 				g.hosts.Do(func() {
-					g.config.Log("a request named a host that is not ours, and was refused; the name under which agents reach this is given with --host")
+					g.config.Note("a request named a host that is not ours, and was refused; the name under which agents reach this is given with --host")
 				})
 			}
 			writeError(w, http.StatusForbidden, "forbidden", against)
