@@ -144,7 +144,7 @@ func (p *plan) keys(x *examination, wanted string) {
 func (p *plan) restored(x *examination) {
 	r := x.restored
 	p.note("found: the vault was restored from the backup %s of %s", r.Backup, stamp(fromMillis(r.Created)))
-	p.note("lost: whatever was changed after that, grants revoked since are in force again")
+	p.note("lost: whatever was changed after that; grants and agent keys that were revoked since are in force again, and tenants that were removed are there again")
 	if x.memory.entries > 0 {
 		p.note("lost: what was forgotten of the memory after that; its content is in this vault again: where there is a log of then, sbctl memory forget --log DIR forgets it here, too")
 	}
@@ -170,7 +170,7 @@ func (p *plan) logLost(x *examination, why error) {
 	case fault != nil && !x.log.report.Unfinished():
 		p.note("lost: the log as a whole from entry %d on; what can be read of it stays, and no longer proves anything", fault.Seq)
 	case x.log.pruned(x.state.Checkpoint.Seq), x.log.pruned(x.state.UsesAt.Seq):
-		p.note("lost: whatever was done after entry %d, of which the log has no more than was not pruned; grants revoked since are in force again", x.state.UsesAt.Seq)
+		p.note("lost: whatever was done after entry %d, of which the log has no more than was not pruned; grants and agent keys revoked since are in force again", x.state.UsesAt.Seq)
 	default:
 		p.note("lost: what the log held after entry %d; the vault has seen it up to entry %d", x.log.report.Last.Seq, x.state.Checkpoint.Seq)
 	}
@@ -191,7 +191,7 @@ func (p *plan) vaultOlder(x *examination, why error) {
 // that was kept outside.
 func (p *plan) headOlder(x *examination, why error) {
 	p.note("found: %v", why)
-	p.note("lost: whatever was done between entry %d of the log, of %s, and entry %d, which was kept outside at %s; grants revoked in between are in force again",
+	p.note("lost: whatever was done between entry %d of the log, of %s, and entry %d, which was kept outside at %s; grants and agent keys revoked in between are in force again",
 		x.log.report.Last.Seq, stamp(x.log.newest.Timestamp), x.head.Seq, x.head.Timestamp)
 	p.effects(x)
 	p.accept(x, causeHeadOlder)

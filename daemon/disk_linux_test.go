@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"subjectbroker/audit"
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/place"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
@@ -169,7 +170,7 @@ func TestStalledDisk(t *testing.T) {
 	t.Parallel()
 	home := daemontest.NewHome(t)
 	stall, thaw := stallable(t, place.AuditDir(home))
-	d := daemontest.StartWith(t, daemontest.Options{Home: home, Spoiled: true})
+	d := daemontest.StartWith(t, daemontest.Options{Home: home, Spoiled: true, AuditWait: audit.DefaultWaitLimit})
 	d.Put("readme", "hello")
 	d.AddSubject("worker")
 	grant := d.Grant("worker", "read:readme", daemontest.Uses(10))

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"testing"
 
+	"subjectbroker/audit"
 	"subjectbroker/daemon/daemontest"
 	"subjectbroker/proto/place"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
@@ -17,7 +18,7 @@ func TestMemoryOnAStalledDisk(t *testing.T) {
 	t.Parallel()
 	home := daemontest.NewHome(t)
 	stall, thaw := stallable(t, place.AuditDir(home))
-	d := daemontest.StartWith(t, daemontest.Options{Home: home, Spoiled: true})
+	d := daemontest.StartWith(t, daemontest.Options{Home: home, Spoiled: true, AuditWait: audit.DefaultWaitLimit})
 	run := librarian(t, d, "acme")
 	mine := capture(t, run, "acme", "a marker", "", "")
 	before := exported(t, d, &operatorv1.ExportKnowledgeRequest{})
