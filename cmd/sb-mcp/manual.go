@@ -146,9 +146,10 @@ SERVING OVER HTTP
 
   Addresses of this machine alone (127.0.0.0/8, ::1) may be served without TLS;
   any other needs --tls-cert and --tls-key. The certificate is read again when its
-  files change, and on SIGHUP; files that are no good change nothing. A request
-  for a host that is not localhost, the address that it came to or a --host, or
-  from a page of another one, is refused.
+  files change, and on SIGHUP; files that are no good, or are not valid now, change
+  nothing. Without TLS SIGHUP is a SIGTERM. A request for a host that is not
+  localhost, the address that it came to or a --host, or from a page of another
+  one, is refused.
 
   Refused are a key that is missing or not good (401, with the reason), a session
   of another key (404), what is too much (429, with Retry-After) or too large

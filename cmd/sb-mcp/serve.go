@@ -52,7 +52,7 @@ func serveHTTP(ctx context.Context, config worker.Config, opts options, stderr i
 	debug.SetMemoryLimit(heapAim)
 	syscall.Umask(0o077) // a socket is nobody else's from its first moment
 	ending := []os.Signal{syscall.SIGTERM, syscall.SIGINT}
-	if opts.tlsCert == "" { // else it asks for the certificate to be read again
+	if opts.tlsCert == "" && !signal.Ignored(syscall.SIGHUP) { // else it asks for the certificate to be read again, or means nothing under nohup
 		ending = append(ending, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(ctx, ending...)

@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -289,6 +290,9 @@ func TestServe(t *testing.T) {
 
 // Where there is no certificate to read again, a terminal that goes away is a good end.
 func TestServeHangUp(t *testing.T) {
+	if signal.Ignored(syscall.SIGHUP) {
+		t.Skip("SIGHUP is ignored here, and by what is started here")
+	}
 	d, _ := keyed(t)
 	socket := filepath.Join(shortDir(t), "http")
 	g := startServe(t, d.Home, "--unix", socket)
@@ -297,6 +301,23 @@ func TestServeHangUp(t *testing.T) {
 	}
 	if _, err := os.Lstat(socket); err == nil {
 		t.Error("the socket is still there")
+	}
+	signal.Ignore(syscall.SIGHUP) // as nohup does
+	defer signal.Reset(syscall.SIGHUP)
+	g = startServe(t, d.Home, "--unix", socket)
+	if err := g.command.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			t.Fatalf("ended where SIGHUP is ignored: %v", err)
+		}
+		conn.Close()
+		time.Sleep(10 * time.Millisecond)
+	}
+	if code := g.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("exit %d, %s", code, g.said.String())
 	}
 }
 
@@ -797,6 +818,13 @@ func TestServeCertificateTimes(t *testing.T) {
 			}
 		}
 	}
+	before := c.current.Load()
+	issue("ours.example", time.Second, day)
+	for deadline := time.Now().Add(time.Minute); c.current.Load() == before; time.Sleep(100 * time.Millisecond) {
+		if c.again(false, hosts, func(string, ...any) {}); time.Now().After(deadline) {
+			t.Fatal("one that has become valid is not looked at again")
+		}
+	}
 	issue("ours.example", -2*day, -day)
 	if c, err = loadCertificates(cert, private); err != nil {
 		t.Fatal(err)
@@ -804,7 +832,7 @@ func TestServeCertificateTimes(t *testing.T) {
 	if doubts := c.doubts(hosts); len(doubts) != 1 || !strings.Contains(doubts[0], "has expired at") {
 		t.Errorf("expired when it is read first: %q", doubts)
 	}
-	before := c.current.Load()
+	before = c.current.Load()
 	issue("ours.example", day, 2*day)
 	c.again(true, hosts, func(string, ...any) {})
 	if c.current.Load() == before {

@@ -68,12 +68,19 @@ func (c *certificates) load() error {
 	now := time.Now()
 	if before := c.current.Load(); before != nil && outOfTime(before, now) == "" {
 		if why := outOfTime(&pair, now); why != "" { // no client would take it
-			return fmt.Errorf("%s %s", c.cert, why)
+			err := fmt.Errorf("%s %s", c.cert, why)
+			if now.Before(pair.Leaf.NotBefore) {
+				return notYet{err}
+			}
+			return err
 		}
 	}
 	c.current.Store(&pair)
 	return nil
 }
+
+// notYet is an error of a certificate that will be good without being written again.
+type notYet struct{ error }
 
 // outOfTime says, behind a name, in what way a certificate is not good at a time;
 // empty: it is.
@@ -180,8 +187,8 @@ func (c *certificates) again(asked bool, hosts []string, say func(string, ...any
 	}
 	c.seen = seen
 	if err := c.load(); err != nil {
-		var path *os.PathError
-		if errors.As(err, &path) && !asked {
+		_, path := errors.AsType[*os.PathError](err)
+		if _, later := errors.AsType[notYet](err); later || path && !asked {
 			c.seen = "" // it is looked at again, whatever it looks like then
 		}
 		if err.Error() != c.said || asked { // what cannot be read is tried again and again
