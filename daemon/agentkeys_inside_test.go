@@ -76,12 +76,18 @@ func TestEndedKeysAreForgotten(t *testing.T) {
 	for i := range keptKeys + 50 {
 		end(i)
 	}
+	leads := st.keys.byID[keyIDOf(10)] // to one that is good, and that goes with what came after it
+	leads.From = keyIDOf(keptKeys + 60)
+	st.keys.put(leads)
 	(operator{}).keyPruning(st, at).restrict(st)
-	if got := len(st.keys.byID); got != keptKeys+100-51 { // with room for the next one
+	if got := len(st.keys.byID); got != keptKeys+100-50 { // with room for the next one
 		t.Errorf("%d keys are left", got)
 	}
 	if _, there := st.keys.byID[keyIDOf(50)]; there || st.keys.byID[keyIDOf(51)].ID == "" {
 		t.Error("it is not the oldest ones that are forgotten")
+	}
+	if st.keys.byID[leads.ID].ID == "" {
+		t.Error("one is forgotten by way of which a good one is revoked")
 	}
 	if k, why := st.presented(key, at); k.ID == "" || why != (badKey{}) {
 		t.Errorf("the good one: %v", why)

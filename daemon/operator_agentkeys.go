@@ -159,9 +159,21 @@ func (o operator) keyPruning(st *state, at reading) change {
 	if !st.keys.look() {
 		return change{}
 	}
+	over := func(k *grants.AgentKey) bool {
+		why := st.judgeKey(k, at)
+		return why.auth == wire.ExpiredKey || why.auth == wire.RevokedKey && why.cause != string(grants.CauseSubjectDisabled) && why.cause != string(grants.CauseTierTooLow)
+	}
+	leads := func(k grants.AgentKey) bool { // to one that is still good, and is revoked by way of it
+		for older, ok := st.keys.byID[k.From]; ok; older, ok = st.keys.byID[older.From] {
+			if !over(&older) {
+				return true
+			}
+		}
+		return false
+	}
 	var ended []grants.AgentKey
 	for _, k := range st.keys.byID {
-		if why := st.judgeKey(&k, at); why.auth == wire.ExpiredKey || why.auth == wire.RevokedKey && why.cause != string(grants.CauseSubjectDisabled) && why.cause != string(grants.CauseTierTooLow) {
+		if over(&k) && !leads(k) {
 			ended = append(ended, k)
 		}
 	}

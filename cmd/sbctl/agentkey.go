@@ -66,12 +66,15 @@ func (c agentKeyMintCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer clear(got.GetToken())
-	warnings := a.reach(ctx, got.GetKey())
+	warnings := []string{}
+	if a.out.Format == ui.JSON {
+		warnings = a.reach(ctx, got.GetKey())
+	}
 	if err := a.showKeyOnce(got.GetKey(), got.GetToken(), agentKeyMintedView{viewAgentKey(got.GetKey()), string(got.GetToken()), warnings}); err != nil {
 		return err
 	}
 	if a.out.Format != ui.JSON {
-		for _, warning := range warnings { // also with --quiet: they go elsewhere than the key
+		for _, warning := range a.reach(ctx, got.GetKey()) { // also with --quiet: they go elsewhere than the key
 			a.say("%s", warning)
 		}
 	}
@@ -272,6 +275,9 @@ func (c agentKeyRevokeCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	question := fmt.Sprintf("Revoke key %s of %s and end its %s?", k.GetKeyId(), k.GetSubject(), count(k.GetRuns(), "open run"))
+	if k.GetRotatedFrom() != "" {
+		question = fmt.Sprintf("Revoke key %s of %s, and those that it was rotated from, and end their runs?", k.GetKeyId(), k.GetSubject())
+	}
 	if err := a.confirm(ctx, doing, question); err != nil {
 		return err
 	}
