@@ -142,6 +142,14 @@ func (k *knowledge) cut(tenant string, entries ...string) {
 	}
 }
 
+// stay takes back what cut said of entries, none of which is being forgotten any more:
+// the log could not take it.
+func (k *knowledge) stay() {
+	k.notes.Lock()
+	defer k.notes.Unlock()
+	clear(k.going)
+}
+
 // goes reports whether an entry is being forgotten. It may be called under any mutex.
 func (k *knowledge) goes(id string) bool {
 	k.notes.Lock()
@@ -270,8 +278,10 @@ func oldestFirst(ix *memory.Index, ids []string) []string {
 	return ordered
 }
 
-// forget takes the content of an entry out. The caller holds mu.
+// forget takes the content of an entry out. The caller holds mu. What the index said
+// before that is not handed out any more: it had found the entry by its words.
 func (k *knowledge) forget(id string) {
+	tenant, _ := k.index.TenantOf(id)
 	if err := k.index.Forget(id); err != nil {
 		k.fault = fmt.Errorf("%w: forgetting entry %s: %v", vault.ErrIntegrity, id, err)
 	}
@@ -279,6 +289,7 @@ func (k *knowledge) forget(id string) {
 	k.notes.Lock()
 	defer k.notes.Unlock()
 	delete(k.going, id)
+	k.cuts[tenant]++
 }
 
 // removeTenant takes a tenant out. The caller holds mu.
@@ -287,6 +298,7 @@ func (k *knowledge) removeTenant(tenant string) {
 		k.known.remove(id)
 	}
 	k.index.RemoveTenant(tenant)
+	k.cut(tenant)
 }
 
 // stats counts the entries of tenants, in their order; zeros until they are known.

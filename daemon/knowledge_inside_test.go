@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"subjectbroker/daemon/memory"
 	"subjectbroker/grants"
+	"subjectbroker/proto/place"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
 	operatorv1 "subjectbroker/proto/subjectbroker/operator/v1"
 	"subjectbroker/proto/wire"
@@ -347,5 +350,47 @@ func TestListOrder(t *testing.T) {
 	}
 	if slices.Reverse(paged); !slices.Equal(paged, want) {
 		t.Errorf("a history in pieces: %d of %d", len(paged), n)
+	}
+}
+
+// An entry whose forgetting the log could not take has its content, also for the export.
+func TestForgetThatFails(t *testing.T) {
+	l := newLibrary(t)
+	id := l.learn("acme", "plan", "")
+	l.indexKnowledge()
+	segment := filepath.Join(place.AuditDir(l.home), "00000001.jsonl")
+	l.must(nil, os.Rename(segment, segment+".away"))
+	if _, err := l.op().ForgetKnowledge(l.desk.ctx, &operatorv1.ForgetKnowledgeRequest{EntryIds: []string{id}}); reasonOf(err) != wire.AuditFailed {
+		t.Fatal(err)
+	}
+	l.must(nil, os.Rename(segment+".away", segment))
+	eventuallyInside(t, "the log is written again", func() bool { ok, _ := l.log().Health(); return ok })
+	got, err := l.read(id)
+	l.must(nil, err)
+	if e := got.GetEntry(); e.GetForgotten() || e.GetTitle() != "plan" {
+		t.Errorf("%v", e)
+	}
+}
+
+// What the index says of an entry that is being forgotten is handed out no more once the
+// index has forgotten it, though nothing was announced after it was asked.
+func TestIndexForgetsWhileItIsAsked(t *testing.T) {
+	l := newLibrary(t)
+	id := l.learn("acme", "plan", "")
+	l.indexKnowledge()
+	k := l.state().knowledge
+	k.cut("acme", id)
+	c := &lookup{d: l.Daemon, who: payerOf(l.run.peer, "")}
+	_, end, err := c.begin(l.ctx, []string{"acme"})
+	l.must(nil, err)
+	defer end()
+	if c.stale([]string{"acme"}) {
+		t.Fatal("nothing was taken out since")
+	}
+	k.note(func(k *knowledge) { k.forget(id) })
+	_, err = k.use()
+	l.must(nil, err)
+	if !c.stale([]string{"acme"}) {
+		t.Error("what was found by the words of a forgotten entry is handed out")
 	}
 }

@@ -122,6 +122,9 @@ func looked[T proto.Message](ctx context.Context, o operator, c *look, handle fu
 	if errors.Is(failed, vault.ErrNotFound) { // it was removed just now
 		return none, noEntry(c.entry)
 	}
+	if got.reason == wire.ResourceChanged {
+		return none, &wire.Error{Reason: wire.ResourceChanged, Message: "entries are being taken out of the memory: try again in a moment"}
+	}
 	return none, o.d.notHanded(ctx, got.reason)
 }
 
@@ -159,6 +162,9 @@ func (o operator) ListKnowledge(ctx context.Context, req *operatorv1.ListKnowled
 	}
 	return looked(ctx, o, c, func(ix *memory.Index) (*operatorv1.ListKnowledgeResponse, uint64, error) {
 		scope := memory.Scope{Tenants: c.scope, Kinds: req.GetKinds(), Since: req.GetSince()}
+		if _, known := ix.TenantOf(before); before != "" && !known {
+			return nil, 0, noEntry(before)
+		}
 		list, err := c.recent(ix, scope, orDefault(req.GetLimit(), wire.DefaultRecent), before)
 		return &operatorv1.ListKnowledgeResponse{Entries: shownEntries(list)}, uint64(len(list)), err
 	})

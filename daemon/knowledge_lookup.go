@@ -37,10 +37,10 @@ type lookup struct {
 // begin begins the work in scope, and returns what ends it.
 func (c *lookup) begin(ctx context.Context, scope []string) (ix *memory.Index, end func(), err error) {
 	c.from = c.d.state().knowledge
+	c.cuts = c.from.cutsOf(scope) // before the index is: what is taken out between the two counts
 	if ix, err = c.from.use(); err != nil {
 		return nil, nil, err
 	}
-	c.cuts = c.from.cutsOf(scope)
 	work, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.from.life, cancel)
 	c.work, c.turn, c.read = work, false, 0

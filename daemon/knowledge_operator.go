@@ -32,7 +32,7 @@ func (o operator) ForgetKnowledge(ctx context.Context, req *operatorv1.ForgetKno
 	}
 	for _, id := range ids {
 		if !isEntryID(id) {
-			return nil, refuse("an id has 16 letters and digits")
+			return nil, errEntryID()
 		}
 	}
 	if err := d.awaitMemory(ctx); err != nil {

@@ -212,7 +212,7 @@ func TestCapturedAtOnce(t *testing.T) {
 // Who supersedes what another has superseded meanwhile is told to look again, as often
 // as that happens; who may not read the tenant learns nothing of what stands in it.
 func TestOvertaken(t *testing.T) {
-	d := daemontest.Start(t)
+	d := daemontest.StartWith(t, daemontest.Options{Now: newClock().Now})
 	run := librarian(t, d, "acme", "beta")
 	first := capture(t, run, "acme", "one", "", "")
 	capture(t, run, "acme", "two", "", first)

@@ -100,7 +100,9 @@ func (d *Daemon) rotate() {
 	d.logger.Info("the log goes on in another segment", "segment", log.Head().Segment)
 }
 
-// causeOverBudget: too much of the same peer, or key, was refused before.
+// causeOverBudget: the same peer or key, or all of them together, were over a bound: of
+// refusals that are recorded one by one, of calls that are open, or of answers that
+// nobody takes.
 const causeOverBudget = "OVER_BUDGET"
 
 // suppressed accounts for the requests that were refused over budget.

@@ -507,6 +507,7 @@ func (d *Daemon) reload() error {
 	st.servers, st.pins, st.policies, st.consents = fresh.servers, fresh.pins, fresh.policies, fresh.consents
 	st.keys, st.tenants = fresh.keys, fresh.tenants
 	st.mu.Unlock()
+	st.knowledge.stay()
 	d.hub.listChanged()
 	return nil
 }

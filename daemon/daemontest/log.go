@@ -18,7 +18,8 @@ import (
 )
 
 // Entries are the entries on the disk, oldest first: of the given kinds, or all.
-// Whatever was answered is among them.
+// Whatever was answered is among them, but for the entry of a key for a run that was open
+// already: see Settle.
 func (d *Daemon) Entries(kinds ...string) []verify.Entry {
 	d.t.Helper()
 	var found []verify.Entry
