@@ -161,7 +161,7 @@ func meanings() map[cause]string {
 		causeReplaced:       "the name means another resource since it was asked for",
 		causeStorage:        "the content could not be opened",
 		causeMalformed:      "the request breaks the rules",
-		causeOverBudget:     "too much that its process, or its key, asked for was refused before; what it asked for then is not recorded one by one",
+		causeOverBudget:     "its process or its key, or all of them together, were over a bound: of refusals, of open calls, or of answers that were not taken; what was asked for then is not recorded one by one",
 		causeAuthRequired:   "the operator's passphrase is needed for it",
 		causeSubjectChanged: "the subject was disabled, changed or removed while its run was open",
 		causePeerChanged:    "the process that opened the run is gone",

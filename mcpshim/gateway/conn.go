@@ -30,7 +30,7 @@ func (r *rates) enter(c *countedConn) bool {
 			return false
 		}
 		r.drop(spare)
-		go func() { _ = spare.Close() }() // of TLS it may take a while
+		go func() { _ = spare.Close() }() // it takes the mutex that is held here
 	}
 	if r.addresses[c.address] == nil {
 		r.addresses[c.address] = map[*countedConn]bool{}
