@@ -21,7 +21,7 @@ func (a *app) probeOperator(ctx context.Context, s *operatorv1.StatusResponse) [
 	if err != nil {
 		return []probe{{"operator", probeWarn, oneLine(err.Error()), ""}}
 	}
-	return judgeOperator(state, demands(s))
+	return judgeOperator(state, s.GetVaultState(), demands(s))
 }
 
 // demands are the tiers above cooperative that subjects demand, and by whom.
@@ -35,7 +35,8 @@ func demands(s *operatorv1.StatusResponse) []string {
 	return all
 }
 
-func judgeOperator(state *operatorv1.GetOperatorResponse, demands []string) []probe {
+// vault is the vault's state: unless it is unlocked, nobody knows whether there is a passphrase.
+func judgeOperator(state *operatorv1.GetOperatorResponse, vault string, demands []string) []probe {
 	const setPassphrase = "sbctl operator set-passphrase"
 	uids := uidList(state.GetOperators())
 	others := uids != ""
@@ -48,12 +49,15 @@ func judgeOperator(state *operatorv1.GetOperatorResponse, demands []string) []pr
 	case others:
 		p.Summary += "; the uid " + uids + " is an operator without it"
 	}
-	if len(demands) > 0 {
+	switch {
+	case vault != "unlocked" && !state.GetPassphrase():
+		p = passed("operator", "whether a passphrase is set is not known: the vault is %s", vault)
+	case len(demands) > 0:
 		p.Summary += "; as " + strings.Join(demands, ", and ") + ", so do disclosing and granting verbs, and launches of such subjects"
 		if !state.GetPassphrase() && !others {
 			p.Status, p.Summary = probeFail, "no passphrase is set, and "+strings.Join(demands, ", and ")+": nothing that discloses or grants can be done, and no launch of such a subject be started"
 		}
-	} else if p.Status == probeOK {
+	case p.Status == probeOK:
 		p.Summary += "; nothing else asks, as no subject demands more than cooperative"
 	}
 	guard := passed("guard", "on: an agent that has a shim, and what it starts, is refused at the operator's socket; it stops accidents and is no boundary: a process that wants to can leave its ancestors")

@@ -31,7 +31,7 @@ func TestOperatorIsJudged(t *testing.T) {
 		{"another uid", &operatorv1.GetOperatorResponse{Operators: []uint32{1001}, Guard: true}, bound, probeOK, []string{"the uid 1001 is an operator by itself"}},
 		{"none where one is needed", &operatorv1.GetOperatorResponse{Guard: true}, bound, probeFail, []string{"nothing that discloses or grants can be done"}},
 	} {
-		probes := judgeOperator(test.state, test.demands)
+		probes := judgeOperator(test.state, "unlocked", test.demands)
 		if probes[0].Status != test.status {
 			t.Errorf("%s: %+v", test.name, probes[0])
 		}
@@ -44,7 +44,10 @@ func TestOperatorIsJudged(t *testing.T) {
 			t.Errorf("%s: %q does not say that the guard is no boundary", test.name, probes[1].Summary)
 		}
 	}
-	probes := judgeOperator(&operatorv1.GetOperatorResponse{WaitMs: 4000}, nil)
+	if locked := judgeOperator(&operatorv1.GetOperatorResponse{Guard: true}, "locked", nil)[0]; locked.Status != probeOK || !strings.Contains(locked.Summary, "not known: the vault is locked") {
+		t.Errorf("%+v", locked)
+	}
+	probes := judgeOperator(&operatorv1.GetOperatorResponse{WaitMs: 4000}, "unlocked", nil)
 	if probes[1].Status != probeWarn || len(probes) != 3 || !strings.Contains(probes[2].Summary, "wrong passphrases") {
 		t.Errorf("%+v", probes)
 	}
