@@ -12,6 +12,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/grpc"
@@ -132,6 +133,9 @@ func parseLine(line []byte) (one knowledgeLine, err error) {
 	if !utf8.Valid(line) {
 		return one, errors.New("it is not UTF-8")
 	}
+	if bytes.HasPrefix(line, []byte("\ufeff")) {
+		return one, errors.New("it begins with a byte order mark: write the file as UTF-8 without one")
+	}
 	if !wire.WholeText(line) {
 		return one, errors.New("it has half of a surrogate pair, which is no character")
 	}
@@ -151,7 +155,7 @@ func parseLine(line []byte) (one knowledgeLine, err error) {
 		case err != nil || !ok:
 			return one, errors.New("it is no object of JSON, each on a line of its own")
 		case members[key] == nil:
-			return one, errors.New("it has a member that there is not")
+			return one, errors.New("it has a member that there is not: there are " + strings.Join(slices.Sorted(maps.Keys(members)), ", "))
 		case said[key]:
 			return one, fmt.Errorf("%s stands twice", key)
 		}
