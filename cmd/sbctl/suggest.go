@@ -28,6 +28,9 @@ func (a *app) suggest(ctx context.Context, args []string, err error) error {
 		return failed
 	}
 	if !ok {
+		if refusal.Unknown == wire.UnknownTenant {
+			failed.hint = a.paste("tenant", "list")
+		}
 		return err
 	}
 	words := slices.Clone(args)

@@ -228,11 +228,18 @@ func (a *app) tenantNames(ctx context.Context, before string) (names []complete.
 	return names
 }
 
-// agentKeyNames completes ids of agent keys.
+// agentKeyNames completes ids and names of agent keys.
 func (a *app) agentKeyNames(ctx context.Context) (names []complete.Candidate) {
 	got, _ := call(ctx, a, "", &operatorv1.ListAgentKeysRequest{}, operatorv1.OperatorServiceClient.ListAgentKeys)
 	for _, k := range got.GetKeys() {
 		names = append(names, complete.Candidate{Word: k.GetKeyId(), Help: strings.TrimSpace(k.GetSubject() + " " + k.GetName())})
+	}
+	said := map[string]bool{"": true} // a key that was rotated shares its name for a while
+	for _, k := range got.GetKeys() {
+		if !said[k.GetName()] {
+			said[k.GetName()] = true
+			names = append(names, complete.Candidate{Word: k.GetName(), Help: "of " + k.GetSubject()})
+		}
 	}
 	return names
 }
