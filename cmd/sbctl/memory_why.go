@@ -76,12 +76,19 @@ func (a *app) learnMemory(ctx context.Context, known *knowledge, d *operatorv1.D
 	if r.key == "" {
 		return
 	}
-	got, _ := call(ctx, a, "", &operatorv1.ListAgentKeysRequest{Key: r.key, All: true}, operatorv1.OperatorServiceClient.ListAgentKeys)
+	r.holds = a.keyTenants(ctx, r.key)
+}
+
+// keyTenants are the tenants that the key of an id was minted with; none where it is
+// not there.
+func (a *app) keyTenants(ctx context.Context, id string) (tenants []string) {
+	got, _ := call(ctx, a, "", &operatorv1.ListAgentKeysRequest{Key: id, All: true}, operatorv1.OperatorServiceClient.ListAgentKeys)
 	for _, k := range got.GetKeys() {
-		if k.GetKeyId() == r.key {
-			r.holds = k.GetTenants()
+		if k.GetKeyId() == id {
+			tenants = k.GetTenants()
 		}
 	}
+	return tenants
 }
 
 func (a *app) tenantNamesNow(ctx context.Context) (names []string) {

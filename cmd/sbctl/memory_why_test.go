@@ -55,6 +55,34 @@ func TestMendMemory(t *testing.T) {
 	}
 }
 
+// A key that takes the place of one that is no good reaches what that one did.
+func TestMendKey(t *testing.T) {
+	for _, test := range []struct {
+		name, capability string
+		cause            cause
+		tenants          []string
+		want             []string
+	}{
+		{"revoked", "agent-key:k", causeRevokedKey, []string{"acme", "globex"}, []string{"agent-key show k", "agent-key mint --subject worker --tenant acme --tenant globex"}},
+		{"expired, without memory", "agent-key:k", causeExpiredKey, nil, []string{"agent-key show k", "agent-key mint --subject worker"}},
+		{"nobody's", "agent-key", causeRevokedKey, nil, []string{"agent-key list"}},
+		{"too low", "agent-key:k", causeTierTooLow, []string{"acme"}, []string{"agent-key show k"}},
+	} {
+		k := &knowledge{subjects: map[string]*operatorv1.Subject{"worker": {Name: "worker", Enabled: true}}, keyTenants: test.tenants}
+		commands, ok := k.mendKey(&operatorv1.DenialGroup{Subject: "worker", Capability: test.capability, Cause: string(test.cause)})
+		var got []string
+		for _, words := range commands {
+			got = append(got, strings.Join(words, " "))
+			if _, err := parser(t).Parse(words); err != nil {
+				t.Errorf("%s: %q: %v", test.name, words, err)
+			}
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" || !ok {
+			t.Errorf("%s: %v: %s", test.name, ok, diff)
+		}
+	}
+}
+
 // Pieces are whole lines, nothing is lost, and what is too long is no line.
 func TestLinePieces(t *testing.T) {
 	long := strings.Repeat("x", wire.MaxImportLine-1)

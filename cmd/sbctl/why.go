@@ -125,6 +125,7 @@ func (a *app) explainDenial(ctx context.Context, doing string, d *operatorv1.Den
 		if r := known.recalled; r != nil {
 			view.Tool, view.Tenants, view.KeyID = r.tool, r.tenants, r.key
 		}
+		a.learnKey(ctx, known, d)
 		if cause(d.GetCause()) == causeUnknownTenant {
 			known.tenantNames = a.namesOf(ctx, wire.UnknownTenant)
 		}
@@ -221,6 +222,7 @@ type knowledge struct {
 	stops         []stop
 	called        *called   // what a denied call was about; nil: it was none
 	recalled      *recalled // what was denied of the memory; nil: nothing of it
+	keyTenants    []string  // of the key that was not taken; none: it had none, or there was no such key
 	deaf          bool      // nobody can approve
 }
 
@@ -360,6 +362,13 @@ func (k *knowledge) mendState(d *operatorv1.DenialGroup) [][]string {
 // knows; with a colon and the id it is a key that is known.
 const agentKeyDenied = "agent-key"
 
+// learnKey finds out which tenants a key reached that was not taken.
+func (a *app) learnKey(ctx context.Context, known *knowledge, d *operatorv1.DenialGroup) {
+	if id, ok := strings.CutPrefix(d.GetCapability(), agentKeyDenied+":"); ok {
+		known.keyTenants = a.keyTenants(ctx, id)
+	}
+}
+
 // mendKey are the commands that give the client a key that is good again; ok says
 // whether it was a key that was not taken.
 func (k *knowledge) mendKey(d *operatorv1.DenialGroup) (commands [][]string, ok bool) {
@@ -377,7 +386,11 @@ func (k *knowledge) mendKey(d *operatorv1.DenialGroup) (commands [][]string, ok 
 	}
 	switch cause(d.GetCause()) {
 	case causeRevokedKey, causeExpiredKey, causeUnknownSubject:
-		return [][]string{{"agent-key", "show", id}, {"agent-key", "mint", "--subject", d.GetSubject()}}, true
+		mint := []string{"agent-key", "mint", "--subject", d.GetSubject()}
+		for _, tenant := range k.keyTenants {
+			mint = append(mint, "--tenant", tenant)
+		}
+		return [][]string{{"agent-key", "show", id}, mint}, true
 	default:
 		return [][]string{{"agent-key", "show", id}}, true
 	}
