@@ -161,10 +161,10 @@ type exportCmd struct {
 
 // Help is the manual of export.
 func (exportCmd) Help() string {
-	return `Writes resources, subjects, profiles, tools, servers, policies and grants as one
-document, stable in order, without contents: it can live in git and be applied on
+	return `Writes resources, tenants, subjects, profiles, tools, servers, policies and grants as
+one document, stable in order, without contents: it can live in git and be applied on
 another machine. What was trusted of servers, and what policies have counted, is not
-in it.
+in it, nor are grants that have ended, or that end within a day, but with --all.
 
 Examples:
   sbctl export > broker.yaml`

@@ -64,7 +64,7 @@ type grammar struct {
 
 	AgentKey agentKeyCmd `cmd:"" name:"agent-key" aliases:"agent-keys" group:"policy" help:"Make and revoke keys that speak for a subject"`
 	Tenant   tenantCmd   `cmd:"" aliases:"tenants" group:"policy" help:"Manage bodies of knowledge"`
-	Memory   memoryCmd   `cmd:"" group:"content" help:"Bring entries into the agents' shared memory, take them out, have them forgotten"`
+	Memory   memoryCmd   `cmd:"" group:"content" help:"See the agents' shared memory, bring entries in, take them out, have them forgotten"`
 
 	Server serverCmd `cmd:"" aliases:"servers" group:"policy" help:"Put MCP servers behind the broker, and trust what they offer"`
 
