@@ -26,6 +26,9 @@ const codeBlocked = -32000
 // nextStep is what an agent is told to do about a call that was not made.
 const nextStep = "Ask the person who runs this agent."
 
+// cutOff is what an agent is told of a call that a stop did not wait for.
+const cutOff = "This connection is being ended, and the server of this tool has not answered yet. Whether it did or does what was asked is not known. " + nextStep
+
 // waitTick is how often a client that asked for progress hears that a person is
 // asked.
 const waitTick = 5 * time.Second
@@ -42,6 +45,7 @@ type hostedCall struct {
 	id     []byte // of the request
 	modern bool   // the era without sessions: a result says of what type it is
 	bad    *strict.Rejection
+	asked  bool // the daemon may have been asked
 }
 
 // parse reads a call of a tool; nil when the tool is none of a hosted server's.
@@ -205,7 +209,10 @@ func (h *hosted) make(ctx context.Context, c *hostedCall, turn *turn, tell func(
 	progress := newProgress(c, tell)
 	got, err := h.call(ctx, c, turn)
 	progress.end()
-	if err != nil {
+	switch {
+	case err != nil && c.asked && h.s.hurry.Err() != nil && wire.FromError(err).Reason == wire.BrokerUnavailable:
+		return c.isError(cutOff), nil // the daemon may well be there
+	case err != nil:
 		return c.unavailable(err), nil
 	}
 	return c.answer(got), func() {
@@ -229,6 +236,7 @@ func (h *hosted) call(ctx context.Context, c *hostedCall, turn *turn) (worker.Re
 	if err := h.agrees(ctx, c, relay); err != nil {
 		return worker.RelayAnswer{}, err
 	}
+	c.asked = true
 	pending, err := relay.Begin(ctx, c.call)
 	turn.pass()
 	if err != nil {

@@ -454,6 +454,23 @@ func TestHostedDrains(t *testing.T) {
 	}
 }
 
+// A stop does not wait for a server that may never answer; the agent is not told that
+// the broker is away, which it is not. The control is TestHostedDrains.
+func TestHostedStopped(t *testing.T) {
+	b := hostedBroker(t, "hub")
+	c := start(t, b, "worker")
+	c.greet()
+	c.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub_slow"}}`)
+	workertest.Eventually(t, "the call is there", func() bool { return len(b.Relayed()) > 1 })
+	c.cancel()
+	if got := c.nextAnswer(); !strings.Contains(got, cutOff) || !strings.Contains(got, `"isError":true`) || strings.Contains(got, string(wire.BrokerUnavailable)) {
+		t.Errorf("got %s", got)
+	}
+	if err := <-c.done; err != nil {
+		t.Error(err)
+	}
+}
+
 // What is in flight when the client is gone is not waited for: its server may never
 // answer. The control is TestHostedDrains.
 func TestHostedAbandoned(t *testing.T) {
