@@ -77,11 +77,17 @@ func TestHintsExist(t *testing.T) {
 		wire.BrokerUnavailable, wire.VaultLocked, wire.AuditFailed, wire.IntegrityFailed, wire.PolicyUnavailable,
 		wire.KeyUnavailable, wire.WrongKey, wire.KeyFileUnsafe, wire.SocketUnsafe, wire.HomeUnsafe, wire.ResourceChanged,
 	}
+	refused := wire.Deny(wire.AccessDenied)
+	refused.Cause = string(causeOperatorRefused)
+	hints := map[wire.Reason]string{"OPERATOR_REFUSED": hintFor(refused)}
 	for _, reason := range reasons {
 		hint := hintFor(wire.Deny(reason))
 		if hint == "" {
 			hint = hintFor(&wire.Error{Reason: reason})
 		}
+		hints[reason] = hint
+	}
+	for reason, hint := range hints {
 		words, ok := strings.CutPrefix(hint, "sbctl ")
 		if !ok {
 			t.Errorf("%s: hint %q", reason, hint)

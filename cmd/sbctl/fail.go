@@ -97,6 +97,9 @@ func words(e *wire.Error) string {
 	if e.Cause != "" && !strings.Contains(text, e.Cause) {
 		text += " (" + e.Cause + ")"
 	}
+	if cause(e.Cause) == causeOperatorRefused {
+		text += ": in a launch, or below an agent's process, nobody is the operator; use a terminal that no agent started"
+	}
 	return text
 }
 
@@ -107,6 +110,9 @@ const startService = "sbctl service start"
 func hintFor(e *wire.Error) string {
 	if e.Hint != "" {
 		return e.Hint
+	}
+	if cause(e.Cause) == causeOperatorRefused {
+		return "sbctl operator status"
 	}
 	switch e.Reason {
 	case wire.BrokerUnavailable:
