@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"subjectbroker/cmd/sbctl/internal/ui"
 	"subjectbroker/grants/policy"
@@ -191,5 +192,23 @@ func (c exportCmd) Run(ctx context.Context, a *app) error {
 	if _, err := a.stdout.Write(got.GetDocument()); err != nil {
 		return fail(err, doing)
 	}
+	if c.All {
+		return nil
+	}
+	if left := a.shortGrants(ctx); left > 0 {
+		a.done("left out, for ending within a day: %s; --all writes them too", count(left, "grant"))
+	}
 	return nil
+}
+
+// shortGrants are how many grants end within a day; none where that cannot be known.
+func (a *app) shortGrants(ctx context.Context) (short int) {
+	got, _ := call(ctx, a, "", &operatorv1.ListGrantsRequest{}, operatorv1.OperatorServiceClient.ListGrants)
+	day := time.Now().Add(24 * time.Hour).UnixMilli()
+	for _, g := range got.GetGrants() {
+		if until := g.GetUntil(); g.GetState() == "active" && until > 0 && until < day {
+			short++
+		}
+	}
+	return short
 }
