@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -51,13 +50,7 @@ type recollection struct {
 	unready error            // the entry that it is about could not be looked for
 	barred  *grants.Decision // it is refused; nil: it is not
 
-	// What it is carried out with.
-	carried bool
-	granted []string // the scope
-
 	// What came of it, for the entry.
-	count  uint64
-	bytes  int64
 	cause  string // of what was allowed; empty: there is nothing to say
 	stored string // the entry that was there already; empty: it is not about that
 }
@@ -84,12 +77,15 @@ func answerFrom[T proto.Message](ctx context.Context, c *recollection, handle fu
 		over:   func() bool { return c.d.over(c.r) },
 		decide: c.decide,
 		open: func(*opened) error {
-			return c.carryOut(ctx, func(ix *memory.Index, scope []string) (_ proto.Message, n uint64, err error) {
-				made, n, err = handle(ix, scope)
+			if c.unready != nil {
+				return c.unready
+			}
+			return c.carryOut(ctx, func(ix *memory.Index) (_ proto.Message, n uint64, err error) {
+				made, n, err = handle(ix, c.scope)
 				return made, n, err
 			})
 		},
-		stale: func() bool { return c.stale(c.granted) },
+		stale: c.stale,
 		also:  c, // take and tell
 	}, grants.Capability{Action: c.action})
 	if err == nil {
@@ -114,45 +110,15 @@ func (c *recollection) decide(grants.Capability) grants.Decision {
 		return denied
 	case len(granted) == 0:
 		return denied
-	case c.carried && !includes(granted, c.granted):
+	case c.begun() && !includes(granted, c.scope):
 		denied.Cause = causeScopeChanged
 		return denied
 	case c.barred != nil:
 		return *c.barred
-	case !c.carried:
-		c.granted = granted
+	case !c.begun():
+		c.scope = granted
 	}
 	return grants.Decision{Outcome: grants.Allowed, Reason: grants.ReasonAllowed}
-}
-
-// carryOut has a handler do what is asked, in the granted scope.
-func (c *recollection) carryOut(ctx context.Context, handle func(ix *memory.Index, scope []string) (proto.Message, uint64, error)) error {
-	if c.unready != nil {
-		return c.unready
-	}
-	ix, end, err := c.begin(ctx, c.granted)
-	if err != nil {
-		return err
-	}
-	defer end()
-	c.carried = true
-	made, count, err := handle(ix, c.granted)
-	c.count = count
-	if err != nil {
-		return err
-	}
-	c.bytes = int64(proto.Size(made))
-	if !shareOf(ctx).grow(c.bytes) {
-		return errUnread
-	}
-	return nil
-}
-
-// take refuses what was read before something was taken out of one of the tenants.
-func (c *recollection) take(v *verdict) {
-	if c.carried && c.stale(c.granted) {
-		v.failed, v.reason, v.cause = true, wire.ResourceChanged, causeReplaced
-	}
 }
 
 // tell says in the entry which tenants it is about: those that were searched, or
@@ -160,7 +126,7 @@ func (c *recollection) take(v *verdict) {
 func (c *recollection) tell(e *audit.Entry, v verdict) {
 	e.Tool = c.tool
 	if v.outcome == grants.Allowed && !v.failed {
-		e.Tenants, e.Count, e.Bytes, e.Disclosed, e.Cause = c.granted, c.count, &c.bytes, disclosedYes, c.cause
+		e.Tenants, e.Count, e.Bytes, e.Disclosed, e.Cause = c.scope, c.count, &c.bytes, disclosedYes, c.cause
 		if c.stored != "" {
 			e.ResourceID = c.stored
 		}
@@ -173,12 +139,6 @@ func (c *recollection) tell(e *audit.Entry, v verdict) {
 		e.Tenants = c.requested()
 	}
 }
-
-// The rest of what could be judged beside the grants, and is not.
-func (c *recollection) judge(*verdict)       {}
-func (c *recollection) at(uint64, time.Time) {}
-func (c *recollection) giveBack()            {}
-func (c *recollection) strict() bool         { return true }
 
 // answer is what the caller is told; nil: what the handler made.
 func (c *recollection) answer(got answer) error {

@@ -380,17 +380,17 @@ func TestIndexForgetsWhileItIsAsked(t *testing.T) {
 	l.indexKnowledge()
 	k := l.state().knowledge
 	k.cut("acme", id)
-	c := &lookup{d: l.Daemon, who: payerOf(l.run.peer, "")}
-	_, end, err := c.begin(l.ctx, []string{"acme"})
+	c := &lookup{d: l.Daemon, who: payerOf(l.run.peer, ""), scope: []string{"acme"}}
+	_, end, err := c.begin(l.ctx)
 	l.must(nil, err)
 	defer end()
-	if c.stale([]string{"acme"}) {
+	if c.stale() {
 		t.Fatal("nothing was taken out since")
 	}
 	k.note(func(k *knowledge) { k.forget(id) })
 	_, err = k.use()
 	l.must(nil, err)
-	if !c.stale([]string{"acme"}) {
+	if !c.stale() {
 		t.Error("what was found by the words of a forgotten entry is handed out")
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -22,25 +21,8 @@ import (
 type look struct {
 	lookup
 
-	action string   // of the entry
-	entry  string   // that it is about; empty: about none in particular
-	scope  []string // tenants, sorted
-
-	count uint64
-	bytes int64
-}
-
-// The rest of what is judged beside the need of the call: nothing is.
-func (c *look) judge(*verdict)       {}
-func (c *look) at(uint64, time.Time) {}
-func (c *look) giveBack()            {}
-func (c *look) strict() bool         { return true }
-
-// take refuses what was read before something was taken out of one of the tenants.
-func (c *look) take(v *verdict) {
-	if c.stale(c.scope) {
-		v.failed, v.reason, v.cause = true, wire.ResourceChanged, causeReplaced
-	}
+	action string // of the entry
+	entry  string // that it is about; empty: about none in particular
 }
 
 // tell says in the entry what was looked at.
@@ -93,21 +75,13 @@ func looked[T proto.Message](ctx context.Context, o operator, c *look, handle fu
 		decide: o.d.onItsWord(ctx),
 		over:   func() bool { return !p.Alive() },
 		also:   c,
-		stale:  func() bool { return c.stale(c.scope) },
+		stale:  c.stale,
 		open: func(*opened) error {
-			ix, end, err := c.begin(ctx, c.scope)
-			if err == nil {
-				defer end()
-				made, c.count, err = handle(ix)
-			}
-			if failed = err; err != nil {
-				return err
-			}
-			c.bytes = int64(proto.Size(made))
-			if !shareOf(ctx).grow(c.bytes) {
-				return errUnread
-			}
-			return nil
+			failed = c.carryOut(ctx, func(ix *memory.Index) (_ proto.Message, n uint64, err error) {
+				made, n, err = handle(ix)
+				return made, n, err
+			})
+			return failed
 		},
 	}, grants.Capability{Action: grants.MemoryRead})
 	if err != nil {

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"subjectbroker/daemon/memory"
 	brokerv1 "subjectbroker/proto/subjectbroker/broker/v1"
@@ -26,18 +29,58 @@ type lookup struct {
 	d   *Daemon
 	who payer
 
-	from *knowledge
-	cuts uint64 // of the scope, when it began
+	scope []string // tenants that it may look at, sorted
+	from  *knowledge
+	cuts  uint64 // of the scope, when it began
 
-	work context.Context // ends with who asks, and with the memory
+	work context.Context // ends with who asks, and with the memory; nil: it has not begun
 	turn bool            // it has one: see turns
 	read int             // bytes of texts, so far
+
+	// What came of it, for the entry.
+	count uint64
+	bytes int64
 }
 
-// begin begins the work in scope, and returns what ends it.
-func (c *lookup) begin(ctx context.Context, scope []string) (ix *memory.Index, end func(), err error) {
+// The rest of what could be judged beside the grants, and is not.
+func (c *lookup) judge(*verdict)       {}
+func (c *lookup) at(uint64, time.Time) {}
+func (c *lookup) giveBack()            {}
+func (c *lookup) strict() bool         { return true }
+
+// take refuses what was read before something was taken out of one of the tenants.
+func (c *lookup) take(v *verdict) {
+	if c.begun() && c.stale() {
+		v.failed, v.reason, v.cause = true, wire.ResourceChanged, causeReplaced
+	}
+}
+
+// carryOut has a handler do what is asked, in the scope.
+func (c *lookup) carryOut(ctx context.Context, handle func(ix *memory.Index) (proto.Message, uint64, error)) error {
+	ix, end, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	made, count, err := handle(ix)
+	c.count = count
+	if err != nil {
+		return err
+	}
+	c.bytes = int64(proto.Size(made))
+	if !shareOf(ctx).grow(c.bytes) {
+		return errUnread
+	}
+	return nil
+}
+
+// begun reports whether it was begun, also where that has ended.
+func (c *lookup) begun() bool { return c.work != nil }
+
+// begin begins the work, and returns what ends it.
+func (c *lookup) begin(ctx context.Context) (ix *memory.Index, end func(), err error) {
 	c.from = c.d.state().knowledge
-	c.cuts = c.from.cutsOf(scope) // before the index is: what is taken out between the two counts
+	c.cuts = c.from.cutsOf(c.scope) // before the index is: what is taken out between the two counts
 	if ix, err = c.from.use(); err != nil {
 		return nil, nil, err
 	}
@@ -55,8 +98,8 @@ func (c *lookup) begin(ctx context.Context, scope []string) (ix *memory.Index, e
 
 // stale reports whether something was taken out of the scope since it began: nothing
 // that was forgotten is handed out after that was said.
-func (c *lookup) stale(scope []string) bool {
-	return c.d.state().knowledge != c.from || c.from.cutsOf(scope) != c.cuts
+func (c *lookup) stale() bool {
+	return c.d.state().knowledge != c.from || c.from.cutsOf(c.scope) != c.cuts
 }
 
 // long takes a turn for the rest of the work, unless it has one; false says that
