@@ -36,8 +36,8 @@ const entryIDRule = "an id has 16 letters and digits"
 // memoryKinds are the kinds of entries.
 var memoryKinds = wire.EntryKinds()
 
-// since reads the filter's time, and refuses what is no filter.
-func (f memoryFilter) since(a *app, doing string, most uint32) (int64, error) {
+// check refuses what is no filter, and returns its time.
+func (f memoryFilter) check(a *app, doing string, most uint32) (int64, error) {
 	if f.Limit == 0 || f.Limit > most {
 		return 0, refuse(doing, "--limit is a number from 1 to %d", most)
 	}
@@ -74,7 +74,7 @@ Examples:
 // Run lists entries.
 func (c memoryListCmd) Run(ctx context.Context, a *app) error {
 	const doing = "listing the memory"
-	since, err := c.since(a, doing, memoryMostList)
+	since, err := c.check(a, doing, memoryMostList)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ type memoryReplacedView struct {
 // Run searches.
 func (c memorySearchCmd) Run(ctx context.Context, a *app) error {
 	const doing = "searching the memory"
-	since, err := c.since(a, doing, memoryPage)
+	since, err := c.check(a, doing, memoryPage)
 	if err != nil {
 		return err
 	}
